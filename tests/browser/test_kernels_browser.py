@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from selenium.webdriver import Chrome, Keys
+from selenium.webdriver import ActionChains, Chrome, Keys
 
 from tests.attribution.test_kernel_lines import addresses_run
 from tests.browser.conftest import Open, log
@@ -80,7 +80,7 @@ def test_rows_fill_the_view_however_it_is_reached(open_page: Open, large: Path) 
 
 def lines_of_instructions(browser: Chrome) -> set[str]:
     """The lines of the IR that the chosen instructions are of."""
-    return set(texts(browser, "#kernel-code .kr.selected .o"))
+    return {text.strip("▏") for text in texts(browser, "#kernel-code .kr.selected .o")}
 
 
 @pytest.mark.long
@@ -101,7 +101,8 @@ def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     line = browser.execute_script(
         "const row = [...document.querySelectorAll('#kernel-code .kr')].find((each) => "
-        "each.querySelector('.o').textContent !== '–'); row.click(); return row.querySelector('.o').textContent"
+        "!each.querySelector('.o').textContent.startsWith('–')); row.click(); "
+        "return row.querySelector('.o').firstChild.textContent"
     )
     assert find(browser, SELECTED).text.split()[0] == line
     assert line in lines_of_instructions(browser)
@@ -162,6 +163,56 @@ def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
     assert find(browser, "#kernel-event").get_attribute("value") == "samples"
     note = "Shares show where time was spent; removing an op may save less."
     assert note in find(browser, ".kernel-bar").text
+
+
+def test_shares_of_instructions_and_loops_are_percentages_of_the_kernel(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    seen = page_data(real.read_text(encoding="utf-8"))["kernels"][0]["seen"]["samples"]
+    each = f"{100 / sum(seen.values()):.1f} %"  # every instruction has one sample
+    assert set(texts(browser, "#kernel-code .kr:not(.heads) .v")) == {each}
+    loops = texts(browser, "#kernel-loops tbody td.num")
+    assert loops
+    assert all(text.endswith(" %") and 0 < float(text[:-2]) < 100 for text in loops)
+    titles = "return [...document.querySelectorAll('.heads b, #kernels th')].map((cell) => cell.title)"
+    assert all(browser.execute_script(titles))
+
+
+def test_an_op_has_one_colour_in_ir_code_and_list(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    script = """
+        const rows = (pane) => [...document.querySelectorAll(pane + " .kr.banded")];
+        const band = (row) => getComputedStyle(row).getPropertyValue("--band").trim();
+        const textOf = (row, cell) => row.querySelector(cell).firstChild?.textContent;
+        const ofLine = Object.fromEntries(rows("#kernel-ir").map((row) => [textOf(row, ".n"), band(row)]));
+        const op = document.querySelector("#kernel-ops [data-op]").dataset.op;
+        const own = rows("#kernel-ir").filter((row) => textOf(row, ".o") === op);
+        const colour = band(document.querySelector("#kernel-ops .band"));
+        const code = rows("#kernel-code");
+        const asLine = code.every((row) => ofLine[textOf(row, ".o")] === band(row));
+        return [code.length, asLine, own.length, own.every((row) => band(row) === colour)];
+    """
+    instructions, same_as_line, lines, same_as_list = browser.execute_script(script)
+    assert instructions
+    assert lines
+    assert same_as_line
+    assert same_as_list
+
+
+def test_panes_have_handles_for_pointer_and_keys(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    width = "return document.getElementById('kernel-ir').clientWidth"
+    before = browser.execute_script(width)
+    handle = find(browser, ".kernel-grid .splitter")
+    assert handle.get_attribute("role") == "separator"
+    assert handle.get_attribute("aria-orientation") == "vertical"
+    handle.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert browser.execute_script(width) == before - 48
+    ActionChains(browser).drag_and_drop_by_offset(handle, 100, 0).perform()
+    assert abs(browser.execute_script(width) - (before + 52)) <= 1
+    assert int(str(handle.get_attribute("aria-valuenow"))) == browser.execute_script(width)
+    handle.send_keys(Keys.HOME)
+    assert browser.execute_script(width) == before
+    assert view(browser) == "kernels"
 
 
 def test_keys_walk_the_lines(open_page: Open, real: Path) -> None:

@@ -37,8 +37,8 @@ def test_the_same_page_gives_the_same_bytes() -> None:
 def test_every_line_has_an_anchor_and_its_numbers_are_in_the_data() -> None:
     text = render_page(page_of(GRAPH, attribution(GRAPH, TOTALS)))
     assert re.findall(r'<div class="l" id="(F\d+L\d+)">', text) == [
+        *(f"F1L{number}" for number in range(1, 5)),  # the user's Python comes first
         *(f"F0L{number}" for number in range(1, 13)),
-        *(f"F1L{number}" for number in range(1, 5)),
     ]
     assert '<div class="l" id="F0L4"><code>line 4</code></div>' in text
     data = page_data(text)

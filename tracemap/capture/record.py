@@ -19,7 +19,7 @@ from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.run_names import reserve_run
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.stopping_rule import StoppingOutcome
-from tracemap.core.diagnostics import PAUSED, Diagnostic
+from tracemap.core.diagnostics import BUDGET_SPENT, PAUSED, Diagnostic
 from tracemap.core.errors import ProgramFailed
 from tracemap.core.process.children import paused_ns
 from tracemap.core.process.signals import confirm_signal, interrupt_deferred, pending_signal
@@ -153,7 +153,7 @@ def _stopping_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Diagnostics about how precise and how noisy the measurement is."""
     if outcome is not None and not outcome.is_enough:
-        yield Diagnostic("budget-spent", outcome.sentence)
+        yield Diagnostic(BUDGET_SPENT, outcome.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # without events, call times are unknown
     observed, count = launches.noise, len(launches.executions)
     noise = noise_diagnostic(observed, niceness, elapsed_ns) or unknown_noise_diagnostic(observed, elapsed_ns, count)

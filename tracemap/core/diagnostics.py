@@ -21,6 +21,9 @@ NOISY: Final = "noisy"
 PAUSED: Final = "paused"
 """The recording was paused by Ctrl-Z."""
 
+BUDGET_SPENT: Final = "budget-spent"
+"""The time for measuring ended before the median was known within the precision."""
+
 INTERRUPTED: Final = "interrupted"
 """The user pressed Ctrl-C after the timing, so that optional measurements are missing."""
 

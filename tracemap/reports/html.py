@@ -156,6 +156,7 @@ APPLICATION: Final = (
     "shared/highlight.js",
     "shared/blocks.js",
     "shared/views.js",
+    "shared/splitter.js",
     "shared/details.js",
     "shared/keys.js",
     "shared/address.js",

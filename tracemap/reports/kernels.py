@@ -36,13 +36,17 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class KernelLoop:
-    """A loop in the machine code: index of the enclosing loop (`OUTSIDE`: none), and the ops with code in it."""
+    """A loop in the machine code: index of the enclosing loop (`OUTSIDE`: none), and the ops with code in it.
+
+    `ranges`: its addresses (low, high exclusive), nested loops included.
+    """
 
     parent: int
     address: int
     ops: tuple[OpId, ...]
     lines: tuple[int, ...]
     instructions: int
+    ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
     # Debug lines of prologues, which the backend makes, name no line of the IR.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
-    return KernelLoop(loop.parent, loop.header, sort_ops(ops), lines, sum(loop.lines.values()))
+    return KernelLoop(loop.parent, loop.header, sort_ops(ops), lines, sum(loop.lines.values()), loop.ranges)
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:

@@ -41,11 +41,12 @@ def heading(stage: Stage, number: int) -> str:
 
 _KIND = PageKind(
     template="lowering/lowering.html.j2",
-    styles=("shared/source.css", "shared/details.css", "lowering/lowering.css"),
+    styles=("shared/source.css", "shared/details.css", "shared/splitter.css", "lowering/lowering.css"),
     scripts=(
         "shared/data.js",
         "shared/highlight.js",
         "shared/blocks.js",
+        "shared/splitter.js",
         "shared/details.js",
         "shared/keys.js",
         "lowering/lowering.js",

@@ -285,6 +285,7 @@ _KIND: Final = PageKind(
         "shared/source.css",
         "shared/details.css",
         "shared/kernels.css",
+        "shared/splitter.css",
         "shared/search.css",
         "pictures/pictures.css",
         "diff/diff.css",

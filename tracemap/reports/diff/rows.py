@@ -22,13 +22,12 @@ from tracemap.compare.sides import Side
 from tracemap.core.codec import Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import Integer, Text, Unknown
-from tracemap.machine.images import Image
 from tracemap.map.model import Op, SourceFile
 from tracemap.map.query import stack_of
 from tracemap.reports.escaping import file_line, lines_of, or_dash, short_name
 from tracemap.reports.highlight import Coloured, colours_of_python
 from tracemap.reports.page.model import Basis, KernelPage, LineLink
-from tracemap.reports.page.source_tabs import MOST_INSTRUCTIONS, KernelSources, kernel_page
+from tracemap.reports.page.source_tabs import MOST_CODE_BYTES, KernelSources, PageCode, kernel_page
 
 # ---- model
 #
@@ -322,30 +321,21 @@ def _text(value: Text | Integer) -> str:
 
 
 class _Views:
-    """Makes the kernel views of one side, up to a total number of instructions."""
+    """Makes the kernel views of one side, up to half of a page's machine code."""
 
     def __init__(self, side: Side, sources: KernelSources) -> None:
         self._side = side
         self._sources = sources
-        self._images: Sequence[Image] | None = None
-        self._left = MOST_INSTRUCTIONS // 2
+        room = "no disassembly: the page is full of kernels with larger changes"
+        self._code = PageCode(sources, MOST_CODE_BYTES // 2, room)
 
     def view(self, name: Text) -> KernelPage | None:
         """The view of a kernel; None if it does not exist on this side."""
         kernel = None if isinstance(name, Unknown) else self._side.graph.kernel_by_name.get(name)
         if kernel is None:
             return None
-        if self._images is None:
-            self._images = self._sources.images()
-        has_room = self._left > 0
-        page = kernel_page(
-            kernel,
-            self._sources.text(kernel),
-            self._images if has_room else (),
-            no_code="" if has_room else "no disassembly: the page is full of kernels with larger changes",
-        )
-        self._left -= len(page.code)
-        return page
+        images, no_code = self._code.images_of(kernel.name)
+        return kernel_page(kernel, self._sources.text(kernel), images, no_code=no_code)
 
 
 def changed_kernels(rows: Rows, before: KernelSources, after: KernelSources) -> tuple[DiffKernel, ...]:

@@ -460,13 +460,20 @@ class ScopeRow(Record, frozen=True, array_like=True):
 
 
 class LoopRow(Record, frozen=True):
-    """A loop in a kernel's machine code: indices of the enclosing loop (-1: none) and of its first instruction."""
+    """A loop in a kernel's machine code.
+
+    Attributes:
+        parent: index of the enclosing loop; -1: none.
+        at: index of its first instruction.
+        ranges: indices of its instructions (first, last exclusive), nested loops included.
+    """
 
     parent: int
     at: int
     instructions: int
     ops: tuple[str, ...]
     lines: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 class KernelPage(Record, frozen=True, rename="camel"):
@@ -475,7 +482,7 @@ class KernelPage(Record, frozen=True, rename="camel"):
     Attributes:
         lines: its final IR.
         ops: ops by line.
-        seen: sums by metric and line.
+        seen: sums by metric and line; without samples and counts, estimates from the machine code.
         code: address, line and text of instructions.
         seen_at: sums by metric and index of the instruction.
         loops: loops in the machine code.
@@ -510,6 +517,9 @@ class PageData(Record, frozen=True):
         totals: show sums first.
         calls: divisors of numbers of calls and events: per invocation, and for sums.
         facts: pairs of label and value.
+        order: indices of sources in the order of their tabs, the user's own source first.
+        nodes: number of ONNX nodes; 0: the model does not come from ONNX.
+        notices: reasons to doubt the costs, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
         lengths: histograms of calls by site.
@@ -517,6 +527,9 @@ class PageData(Record, frozen=True):
     """
 
     title: str
+    order: tuple[int, ...]
+    nodes: int
+    notices: tuple[str, ...]
     rule: Rule | None
     metric: int
     totals: bool

@@ -12,8 +12,10 @@ from typing import Final
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
 from tracemap.core.codec import record_from
+from tracemap.core.diagnostics import BUDGET_SPENT, above_result
 from tracemap.core.units import Integer, Unknown, format_ns, format_share
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
+from tracemap.options.results import Rule
 from tracemap.reports.advice import (
     basis,
     device_comparison_text,
@@ -30,6 +32,7 @@ from tracemap.reports.cost_lookup import (
     ELAPSED_PARTS,
     MapCosts,
     called_functions,
+    default_metric,
     elapsed_breakdown_text,
 )
 from tracemap.reports.escaping import as_shown, or_dash
@@ -235,12 +238,47 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
 
 
 def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
-    """The parts of the elapsed time, which add up to it; empty if unknown."""
+    """The parts of the elapsed time, which add up to it; empty if unknown.
+
+    The outliers are a part of their own: the same part of the kernels' time as of the wall time of all calls.
+    """
     parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
     if parts == UNKNOWN_PARTS:
         return ()
-    shown = zip(ELAPSED_PARTS, parts.values(), strict=True)
-    return tuple(ElapsedPart(name, part) for name, part in shown if isinstance(part, int) and part)
+    times = {
+        name: part for name, part in zip(ELAPSED_PARTS, parts.values(), strict=True) if isinstance(part, int) and part
+    }
+    wall = [result.metrics["duration_ns"] for result in costed.site_results.values() if "duration_ns" in result.metrics]
+    outliers = sum(cost.outliers for cost in wall)
+    calls_ns = sum(cost.total + cost.outliers for cost in wall)
+    shown = []
+    for name, ns in times.items():
+        outliers_ns = ns * outliers // calls_ns if name == ELAPSED_PARTS[0] and calls_ns else 0
+        shown.append(ElapsedPart(name, ns - outliers_ns))
+        if outliers_ns:
+            shown.append(ElapsedPart("outliers", outliers_ns))
+    return tuple(shown)
+
+
+_UNCERTAIN: Final = 0.1
+"""Least part of the attributed cost in uncertain ops for a notice."""
+
+
+def notices(costed: MapCosts) -> tuple[str, ...]:
+    """Reasons to doubt the costs: a noisy, short or incomplete run, and ops with uncertain shares."""
+    attribution = costed.attribution
+    if attribution is None:
+        return ()
+    texts = [diagnostic.message for diagnostic in above_result(attribution.diagnostics)]
+    texts += [diagnostic.message for diagnostic in attribution.diagnostics if diagnostic.slug == BUDGET_SPENT]
+    metric = costed.metrics[default_metric(costed.metrics)]
+    costs = [result.metrics[metric.name] for result in costed.op_results.values()]
+    uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
+    if uncertain > _UNCERTAIN * metric.attributed:
+        remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
+        share = format_share(uncertain, metric.attributed)
+        texts.append(f"uncertain: {share} of the attributed {metric.name} is in ops marked ~; {remedy}")
+    return tuple(dict.fromkeys(texts))
 
 
 def coverage(costed: MapCosts) -> PageCoverage:

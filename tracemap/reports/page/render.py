@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE
@@ -52,6 +52,7 @@ from tracemap.reports.page.overview_tab import (
     elapsed_parts,
     facts,
     families_of,
+    notices,
     roofline_of,
     unattributed,
 )
@@ -59,6 +60,7 @@ from tracemap.reports.page.source_tabs import (
     KernelSources,
     kernel_pages,
     kernels_of,
+    order_of_sources,
     source_page,
     source_rows,
 )
@@ -99,8 +101,12 @@ def page_data(
     graph, attribution = costed.graph, costed.attribution
     families = families_of(graph) if attribution else {}
     sources = zip(graph.sources, texts, strict=True)
+    order, nodes = order_of_sources(costed), sum(op.name.startswith("onnx.") for op in graph.ops)
     return PageData(
-        title=short_name(graph.sources[0].name) if graph.sources else graph.module.name,
+        title=_title(costed, order, nodes),
+        order=order,
+        nodes=nodes,
+        notices=notices(costed),
         rule=attribution.rule if attribution else None,
         metric=default_metric(costed.metrics),
         totals=totals,
@@ -114,7 +120,7 @@ def page_data(
         hottest=op_rows(costed, hottest_ops(costed), texts),
         sites=site_rows(costed),
         scopes=scope_rows(costed),
-        kernels=kernel_pages(graph, attribution, kernels),
+        kernels=kernel_pages(costed, kernels),
         elapsed=elapsed_parts(costed),
         trees=trees_of(costed, families),
         roofline=roofline_of(costed),
@@ -122,6 +128,18 @@ def page_data(
         lengths=histograms_by_site(costed, excerpts),
         together=correlations_by_site(costed, excerpts),
     )
+
+
+def _title(costed: MapCosts, order: Sequence[int], nodes: int) -> str:
+    """The user's own source, and the name of the model made from it."""
+    graph = costed.graph
+    if not order:
+        return graph.module.name
+    model, first = short_name(graph.sources[0].name), short_name(graph.sources[order[0]].name)
+    if order[0]:
+        stem, name = PurePath(first).stem, PurePath(model).stem
+        return first if stem == name else f"{first}: {name}"
+    return f"{model} (ONNX)" if nodes else model
 
 
 # ---- render
@@ -137,6 +155,7 @@ _KIND = PageKind(
         "shared/details.css",
         "shared/heat.css",
         "shared/kernels.css",
+        "shared/splitter.css",
         "shared/search.css",
         "page/page.css",
         "pictures/pictures.css",
@@ -188,10 +207,11 @@ def page_json(page: PageData) -> dict[str, object]:
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
-        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls")},
+        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule")},
         "sources": [
             {
                 "label": source.label,
+                "language": source.language,
                 "colours": source.colours,
                 "text": None if source.in_markup else as_shown("\n".join(source.text)),
             }
@@ -254,6 +274,7 @@ def render_page(page: PageData, rows: Callable[[], str]) -> str:
         + block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
         # The data follows the markup, and is compressed in parallel with it.
         data=(for_script(page_json(page)), rows),
+        sources=[page.sources[index] for index in page.order],
         markup_of_lines=markup_of_lines,
         amount=partial(amount_text, totals=page.totals),
         plural=plural,

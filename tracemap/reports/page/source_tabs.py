@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,16 +10,18 @@ from typing import Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import Attribution, KernelResult
+from tracemap.attribution.model import KernelResult
+from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown, sum_of
-from tracemap.machine.images import Image, read_images
+from tracemap.machine.images import Image, kernel_images, read_images
 from tracemap.map.bundle import Bundle
-from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, StoredEstimates
 from tracemap.map.model import Frame, Kernel, OpId, Outcome, SourceFile, TraceGraph
-from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, add_costs, heat
+from tracemap.map.query import user_frames
+from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, add_costs, default_metric, heat
 from tracemap.reports.escaping import or_dash, short_name
 from tracemap.reports.highlight import colours_of_python
-from tracemap.reports.kernels import sort_remarks, view_kernel
+from tracemap.reports.kernels import KernelLoop, sort_remarks, view_kernel
 from tracemap.reports.page.model import HEAT_LEVELS, KernelPage, LineCost, LoopRow, SourceLine, SourcePage, SourceRows
 
 # ---- source tabs
@@ -92,6 +95,23 @@ def frames_on_page(costed: MapCosts, frames: Sequence[Frame]) -> list[Frame]:
     """The frames whose file is on the page; lines that occur several times in a recursion count once."""
     by_line = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
     return list(reversed(by_line.values()))
+
+
+def order_of_sources(costed: MapCosts) -> tuple[int, ...]:
+    """Indices of the source files in the order of their tabs.
+
+    The user's Python file with the highest cost of its own lines comes first, then the model, then other files.
+    """
+    graph = costed.graph
+    own = dict.fromkeys((frame.file for op in graph.ops for frame in user_frames(graph, costed.frames_of(op))), 0)
+    metric = costed.metrics[default_metric(costed.metrics)].name if costed.metrics else ""
+    for reached in costed.reached:
+        for frame in frames_on_page(costed, user_frames(graph, reached.frames))[:1]:
+            own[frame.file] += reached.attributed.get(metric, 0)
+    files = {costed.source_index[file]: cost for file, cost in own.items() if file in costed.source_index}
+    python = [index for index in files if graph.sources[index].language == "python"]
+    first = sorted(python, key=lambda index: (-files[index], index))[:1]
+    return tuple(dict.fromkeys((*first, *range(len(graph.sources)))))
 
 
 MOST_IN_MARKUP: Final = 4_000_000
@@ -180,61 +200,101 @@ def heat_level(heat: float) -> int:
 
 # ---- kernels tab
 #
-# The kernels tab: final IR, ops of its lines, samples and counts, and machine code.
+# The kernels tab: final IR, ops of its lines, samples, counts or estimates, and machine code.
 #
-# Disassembly takes longer than the rest of a page. So the page has it only for kernels with samples or counts, the
-# hottest first, up to a limit. All kernels have their final IR with links.
+# All kernels have their final IR with links. Machine code is larger, so a page has it up to a limit, for the most
+# expensive kernels first.
 
 
-MOST_INSTRUCTIONS = 20_000
-"""Most instructions of all kernels of a page."""
+MOST_CODE_BYTES: Final = 200_000
+"""Most bytes of machine code whose instructions a page shows; an instruction of five bytes takes ten in the page."""
+_ESTIMATE: Final = "estimated cycles"
+"""The event of kernels without samples and counts: what their lines cost, by the machine code."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSources:
-    """Readers of a page's kernels: texts, machine code and compiler remarks, read only if needed."""
+    """Readers of a page's kernels: texts, machine code, remarks and estimates, read only if needed."""
 
     text: Callable[[Kernel], str]
     images: Callable[[], Sequence[Image]]
     remarks: Callable[[], Sequence[Remark]] = tuple
+    estimates: Callable[[], StoredEstimates] = StoredEstimates
 
 
 def kernels_of(bundle: Bundle) -> KernelSources:
     """Readers of a bundle's kernels."""
     remarks = (lambda: bundle.remarks().remarks) if bundle.has_remarks else tuple
-    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks)
+    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks, bundle.estimates)
 
 
-def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: KernelSources) -> tuple[KernelPage, ...]:
-    """Kernels with IR, the hottest first; without samples and counts, in the order of the map."""
-    results = {result.kernel: result for result in attribution.kernels} if attribution else {}
-    # The sum of the first metric inside each kernel.
-    heat = {
-        name: sum(next(iter(values.values()), 0) for values in result.lines.values())
-        for name, result in results.items()
-    }
-    kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
-    images = sources.images() if results else ()
+@dataclass(slots=True)
+class PageCode:
+    """The machine code of a page's kernels, up to `left` bytes; read at the first request."""
+
+    sources: KernelSources
+    left: int
+    no_room: str = "no disassembly: more expensive kernels fill the page"
+    _images: Sequence[Image] | None = None
+    _failure: str = ""
+
+    def images_of(self, kernel: str) -> tuple[Sequence[Image], str]:
+        """The images with a kernel's code, and the reason if they are left out."""
+        if self._images is None:
+            try:
+                self._images = self.sources.images()
+            except ModuleInvalid as error:  # the page is worth writing without machine code
+                self._images, self._failure = (), str(error)
+        found = kernel_images(self._images, kernel)
+        if not found:
+            return (), self._failure
+        image, function = found[0]
+        size = function.high - function.low
+        if size > self.left:
+            return (), self.no_room
+        self.left -= size
+        return (image,), ""
+
+
+def kernel_pages(costed: MapCosts, sources: KernelSources) -> tuple[KernelPage, ...]:
+    """Kernels with IR, the most expensive first; those that run only at load time come last."""
+    results = {result.kernel: result for result in costed.attribution.kernels} if costed.attribution else {}
     remarks: dict[Text, list[Remark]] = defaultdict(list)
     for remark in sort_remarks(sources.remarks()):
         remarks[remark.kernel].append(remark)
-    instructions_left = MOST_INSTRUCTIONS
+    estimates = _estimates(costed.graph, sources.estimates()) if costed.attribution else {}
+    code = PageCode(sources, MOST_CODE_BYTES)
     pages = []
-    for kernel in kernels:
-        text = sources.text(kernel)
-        if not text:
+    for kernel in _by_cost(costed):
+        if not (text := sources.text(kernel)):
             continue
-        has_code = kernel.name in results and instructions_left > 0
-        no_code = "" if has_code else _NO_DISASSEMBLY
-        page = kernel_page(kernel, text, images if has_code else (), results.get(kernel.name), no_code=no_code)
-        instructions_left -= len(page.code)
+        images, no_code = code.images_of(kernel.name)
+        page = kernel_page(kernel, text, images, results.get(kernel.name), no_code=no_code)
+        if not page.seen and (estimated := estimates.get(kernel.name)):
+            page = structs.replace(page, seen={_ESTIMATE: estimated})
         pages.append(structs.replace(page, remarks=tuple(_remark_rows(remarks.get(kernel.name, ())))))
     return tuple(pages)
 
 
-_NO_DISASSEMBLY: Final = (
-    "no disassembly: the run has no samples in this kernel (record with --sample), or hotter kernels fill the page"
-)
+def _by_cost(costed: MapCosts) -> Sequence[Kernel]:
+    """The kernels by falling cost in the metric shown first; ties in the order of the map."""
+    metric = costed.metrics[default_metric(costed.metrics)].name if costed.metrics else ""
+
+    def key(kernel: Kernel) -> tuple[bool, int]:
+        runs_at_load = all(costed.graph.site_by_id[site].initializer for site in kernel.sites)
+        return runs_at_load, -sum(costed.total(site).get(metric, 0) for site in kernel.sites)
+
+    return sorted(costed.graph.kernels, key=key)
+
+
+def _estimates(graph: TraceGraph, stored: StoredEstimates) -> Mapping[str, Mapping[int, int]]:
+    """Estimated costs by line, of each kernel in its most expensive call; empty if the module has changed."""
+    by_kernel: dict[str, Mapping[int, int]] = {}
+    for estimate in stored.kernels if stored.module_sha256 == graph.module.sha256 else ():
+        lines = {line.line: line.hundredths for line in estimate.lines if line.hundredths}
+        if sum(lines.values()) > sum(by_kernel.get(estimate.kernel, {}).values()):
+            by_kernel[estimate.kernel] = lines
+    return by_kernel
 
 
 def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str]]:
@@ -264,11 +324,15 @@ def kernel_page(
             for instruction in view.instructions
         ),
         seen_at=_by_metric(seen_at),
-        loops=tuple(
-            LoopRow(loop.parent, index_of[loop.address], loop.instructions, loop.ops, loop.lines) for loop in view.loops
-        ),
+        loops=tuple(_loop_row(loop, index_of) for loop in view.loops),
         no_code=(no_code or view.no_code) if not view.instructions else "",
     )
+
+
+def _loop_row(loop: KernelLoop, index_of: Mapping[int, int]) -> LoopRow:
+    starts = sorted(index_of)
+    ranges = tuple((bisect_left(starts, low), bisect_left(starts, high)) for low, high in loop.ranges)
+    return LoopRow(loop.parent, index_of[loop.address], loop.instructions, loop.ops, loop.lines, ranges)
 
 
 def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:

@@ -12,7 +12,7 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.call_statistics import SiteCorrelations
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult, UnattributedReason
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.codec import record_from
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
@@ -43,8 +43,8 @@ from tracemap.reports.page.source_tabs import frames_on_page
 #
 # Trees of costs for icicle plots: by scope, and by the call stack of ops.
 #
-# Leaves are ops per call path, and unattributed costs. They add up to the measured work in every metric. Nodes that
-# are too narrow to draw are merged into one leaf of their parent, with the number of ops.
+# Leaves are ops per call path, and unattributed costs, also outliers. They add up to the measured cost in every
+# metric. Nodes that are too narrow to draw are merged into one leaf of their parent, with the number of ops.
 
 
 _NARROWEST: Final = 2000
@@ -170,9 +170,9 @@ def _source_steps(costed: MapCosts, reached: OpOccurrence) -> list[Step]:
 
 
 def _unattributed(costed: MapCosts) -> Iterator[tuple[Step, Mapping[str, int]]]:
-    """Unattributed costs by reason, without outliers."""
+    """Unattributed costs by reason."""
     for row in costed.attribution.unattributed if costed.attribution else ():
-        if row.reason is not UnattributedReason.OUTLIERS and any(row.metrics.values()):
+        if any(row.metrics.values()):
             yield ("no-op", row.reason.value, UNATTRIBUTED_TEXTS[row.reason]), row.metrics
 
 

@@ -44,7 +44,7 @@ function remarkLines(remarks) {
 }
 
 function closeDetails() {
-  details.hidden = true;
+  hideDetails();
   markLines("", []);
 }
 
@@ -69,7 +69,7 @@ function selectLine(key) {
   selectedLine = key;
   markLines(key, line.use ? line.use.ops.flatMap((row) => linesOfOp(data.ops[row])) : []);
   if (line.use) inspectLine(line);
-  else details.hidden = true;
+  else hideDetails();
   scrollToLine(key);
   return true;
 }

@@ -114,6 +114,7 @@ if (data.kernels.length) {
   addEventListener("hashchange", follow);
   byId("kernels").addEventListener("show", paint);
   addEventListener("resize", paint);
+  splitPanes(document.querySelector(".kernel-grid"));
   open(0);
   pressChoice("code", shown);
   follow();

@@ -27,7 +27,7 @@ const tint = (order) => TINTS[order % TINTS.length];
 
 function clear() {
   for (const row of document.querySelectorAll(".selected, .inside")) row.classList.remove("selected", "inside", ...TINTS);
-  details.hidden = true;
+  hideDetails();
 }
 
 function mark(selected, except) {

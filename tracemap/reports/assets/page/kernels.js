@@ -4,29 +4,43 @@ if (data.kernels.length) {
   let kernel = null;
   let event = "";
   let members = null; // ops of the selected dispatch site; null: of all sites
+  let rankOf = new Map(); // the rank of each shown op by its cost
   const NOTHING = { lines: new Set(), line: 0, loop: -1, ops: [] };
   let chosen = NOTHING;
 
-  // Single instructions have few samples: show their mean with three digits, however small it is.
-  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
   const opsOf = (line) => shown(kernel.ops[line] ?? []);
   const seen = (line) => kernel.seen[event]?.[line] ?? 0;
   const seenAt = (number) => kernel.seenAt[event]?.[number] ?? 0;
 
-  const eventMetric = () => data.metrics.find(({ name }) => name === event);
+  const isEstimate = () => event && !data.metrics.some(({ name }) => name === event);
 
-  const seenCell = (value) => {
-    const cell = make("b", "v", value ? compact.format(value / (eventMetric()?.shown[whole][0] ?? 1)) : "");
-    if (value) cell.title = value + " in all, " + share(value, kernel.total[event]);
+  // A part of what was seen in the kernel, in percent.
+  const partCell = (value, name = "b") => {
+    const cell = make(name, name === "td" ? "num" : "v", value ? share(value, kernel.total[event]) : "");
+    if (value) cell.title = (isEstimate() ? "" : value + " in all, ") + share(value, kernel.total[event]) + " of the kernel's " + event;
     return cell;
   };
+
+  // Colours of ops: the most expensive ops of the kernel have their own.
+  const BANDS = 7;
+  const bandOf = (op) => "var(--scope-" + Math.min(BANDS, rankOf.get(op) ?? BANDS) + ")";
+
+  function paintBand(element, list) {
+    if (!list.length) return;
+    const colours = [...new Set(list.map(bandOf))];
+    element.classList.add("banded");
+    element.style.setProperty("--band", colours[0]);
+    const stops = colours.map((colour, at) => colour + " " + (100 * at) / colours.length + "% " + (100 * (at + 1)) / colours.length + "%");
+    element.style.setProperty("--bands", stops.join(", "));
+  }
 
   // `line`: line of the final IR; 0: none.
   function row(line, value, name, origin, text) {
     const mark = line > 0 && line === chosen.line ? " selected" : chosen.lines.has(line) ? " related" : "";
-    const cells = [make("b", "n", name), seenCell(value), make("b", "o", origin), make("code", "", text)];
-    const element = make("div", "kr" + mark, ...cells);
+    const place = make("span", "kg", make("b", "n", name), partCell(value), origin);
+    const element = make("div", "kr" + mark, place, make("code", "", text));
+    paintBand(element, opsOf(line));
     const total = kernel.total[event];
     if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
     return element;
@@ -34,14 +48,20 @@ if (data.kernels.length) {
 
   function drawLine(number) {
     const line = number + 1;
-    const drawn = row(line, seen(line), String(line), opsOf(line).slice(0, 2).join(" "), kernel.lines[number]);
+    const list = opsOf(line);
+    const origin = make("b", "o", list.slice(0, 2).join(" ") + (list.length > 2 ? " …" : ""));
+    if (list.length) origin.title = list.map((op) => op + " " + described(op)).join("\n");
+    const drawn = row(line, seen(line), String(line), origin, kernel.lines[number]);
     drawn.classList.toggle("noted", kernel.noted.has(line));
     return drawn;
   }
 
   function drawInstruction(number) {
     const [address, line, text] = kernel.code[number];
-    return row(line, seenAt(number), address, line ? String(line) : "–", text);
+    const depth = kernel.depthAt(number);
+    const origin = make("b", "o", line ? String(line) : "–", make("span", "depth", "▏".repeat(depth)));
+    origin.title = (line ? "line " + line + " of the final IR" : "no line of the final IR") + (depth ? ", in " + plural(depth, "loop") : "");
+    return row(line, seenAt(number), address, origin, text);
   }
 
   // Selection
@@ -59,12 +79,13 @@ if (data.kernels.length) {
     paintRemarks();
   }
 
-  // The selected lines' instruction with most samples; without samples, the first.
-  function hottest() {
+  // The selected lines' instruction with most samples; without samples, the first one in the innermost loops.
+  function hottest(isWanted = (line) => line === chosen.line || chosen.lines.has(line)) {
     let best = -1;
+    const rank = (number) => seenAt(number) || kernel.depthAt(number) / 1e6;
     kernel.code.forEach(([, line], number) => {
-      if (line !== chosen.line && !chosen.lines.has(line)) return;
-      if (line > 0 && (best < 0 || seenAt(number) > seenAt(best))) best = number;
+      if (!isWanted(line)) return;
+      if (line > 0 && (best < 0 || rank(number) > rank(best))) best = number;
     });
     return best;
   }
@@ -80,40 +101,70 @@ if (data.kernels.length) {
   });
 
   function paintRows() {
-    byId("kernel-basis").textContent = eventMetric()?.shown[whole][1] ?? "";
+    const of = kernel.sites.reduce((sum, name) => sum + (costOf(sites.get(name))?.total ?? 0), 0);
+    const words = !measured ? "" : kernel.measured ? amount(of, chosenMetric()) + ", " + share(of, chosenMetric().work) : kernel.atLoad ? "load time, not measured" : "not executed";
+    byId("kernel-cost").textContent = words;
+    byId("kernel-basis").textContent = measured ? basisOf(chosenMetric()) : "";
     ir.paint();
     code.paint();
   }
 
   // Ops and loops
 
-  const described = (op) => (ops.has(op) ? ops.get(op).name + " " + ops.get(op).line[0] : "");
+  const lineText = (op) => (ops.has(op) ? ops.get(op).python[0] || ops.get(op).line[0] : "");
+  const described = (op) => (ops.has(op) ? ops.get(op).name + " " + lineText(op) : "");
 
-  function opButton(op, value) {
-    const button = makeButton(op + " " + described(op), () => chooseOp(op));
-    button.dataset.op = op;
-    return make("li", "", button, " ", seenCell(value), " ", link("source", op));
+  const shownSites = () => (members ? [byId("kernel-site").value] : kernel.sites);
+
+  // The cost of an op in these dispatches of the kernel; null without a run.
+  function costInKernel(op, names) {
+    if (!measured) return null;
+    let sum = null;
+    for (const name of names) {
+      for (const member of sites.get(name)?.members ?? []) {
+        if (member.op === op && member.attributed.length) sum = (sum ?? 0) + member.attributed[metric];
+      }
+    }
+    return sum;
+  }
+
+  function paintOps() {
+    const names = shownSites();
+    const whole = names.reduce((sum, name) => sum + (costOf(sites.get(name))?.total ?? 0), 0);
+    const rows = shown(kernel.all).map((op) => {
+      const button = makeButton(op + " " + (ops.get(op)?.name ?? ""), () => chooseOp(op));
+      button.dataset.op = op;
+      const swatch = make("td", "band", make("i"));
+      swatch.style.setProperty("--band", bandOf(op));
+      const sum = costInKernel(op, names);
+      const costs = measured ? [amountCell(sum), make("td", "num", isKnown(sum) ? share(sum, whole) : "–")] : [];
+      return make("tr", "", swatch, make("td", "", button, " ", link(lineText(op), op)), ...costs);
+    });
+    const costHeads = measured ? [["cost", "num", "What the op gets of the kernel's cost in the dispatch"], ["%", "num", "Of the kernel's cost"]] : [];
+    const head = headRow(["", "", "Colour of the op's lines and instructions"], ["op", "", "Click to mark the op's lines and instructions; its line is below"], ...costHeads);
+    byId("kernel-ops").replaceChildren(rows.length ? make("table", "", head, make("tbody", "", ...rows)) : make("p", "facts", "No op of the model is in this kernel."));
+  }
+
+  function paintLoops() {
+    const counted = Object.keys(kernel.seenAt[event] ?? {}).length > 0;
+    const rows = kernel.loops.map((loop, number) => {
+      const own = shown(loop.ops);
+      const more = own.length > 4 ? " and " + (own.length - 4) + " more" : "";
+      const words = own.length ? own.slice(0, 4).map((op) => op + " " + (ops.get(op)?.name ?? "")).join(", ") + more : "no op";
+      const button = makeButton("loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: " + words, () => chooseLoop(number));
+      button.dataset.loop = number;
+      const cell = make("td", "", button);
+      cell.style.paddingLeft = kernel.depth[number] * 14 + "px";
+      const inside = loop.ranges.reduce((sum, [first, last]) => sum + kernel.sumAt(event, first, last), 0);
+      return make("tr", "", cell, ...(counted ? [partCell(inside, "td")] : []));
+    });
+    const head = headRow(["loop", "", "Address of its first instruction, instructions, and ops; inner loops are indented"], ...(counted ? [["%", "num", "Of the kernel's samples or counts, with inner loops"]] : []));
+    byId("kernel-loops").replaceChildren(rows.length ? make("table", "", head, make("tbody", "", ...rows)) : make("p", "facts", kernel.noCode || "No loops."));
   }
 
   function paintSide() {
-    const list = make("ul", "ops");
-    for (const op of shown(kernel.all)) {
-      list.append(opButton(op, linesOfOp(op).reduce((sum, line) => sum + seen(line), 0)));
-    }
-    byId("kernel-ops").replaceChildren(list);
-    const tree = make("ul", "loops");
-    kernel.loops.forEach((loop, number) => {
-      const text = "loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: ";
-      const own = shown(loop.ops);
-      const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
-      const words = own.length ? own.slice(0, 6).map((op) => op + " " + described(op)).join(", ") + more : "no op";
-      const button = makeButton(text + words, () => chooseLoop(number));
-      button.dataset.loop = number;
-      const item = make("li", "", button);
-      item.style.marginLeft = kernel.depth[number] * 14 + "px";
-      tree.append(item);
-    });
-    byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
+    paintOps();
+    paintLoops();
   }
 
   // Compiler remarks on the selected lines; on all lines without a selection.
@@ -146,11 +197,21 @@ if (data.kernels.length) {
         entry.linesOf.get(op).push(Number(line));
       }
     }
-    entry.all = [...entry.linesOf.keys()].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
+    entry.all = [...entry.linesOf.keys()];
     entry.total = {};
     for (const [name, lines] of Object.entries(entry.seen)) {
       entry.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
     }
+    const depths = new Uint8Array(entry.code.length);
+    for (const loop of entry.loops) for (const [first, last] of loop.ranges) for (let at = first; at < last; at++) depths[at]++;
+    entry.depthAt = (number) => depths[number];
+    entry.sumAt = (name, first, last) => {
+      let sum = 0;
+      for (let at = first; at < last; at++) sum += entry.seenAt[name]?.[at] ?? 0;
+      return sum;
+    };
+    entry.measured = entry.sites.some((name) => costOf(sites.get(name)));
+    entry.atLoad = entry.sites.length > 0 && entry.sites.every((name) => sites.get(name)?.load_time);
     entry.noted = new Set(entry.remarks.map(([line]) => line));
     entry.depth = [];
     entry.loops.forEach((loop, number) => (entry.depth[number] = loop.parent < 0 ? 0 : entry.depth[loop.parent] + 1));
@@ -164,11 +225,14 @@ if (data.kernels.length) {
     const site = sites.get(name);
     members = site ? new Set(site.members.map((member) => member.op)) : null;
     byId("kernel-site").value = name;
+    const costs = new Map(kernel.all.map((op) => [op, costInKernel(op, shownSites()) ?? 0]));
+    kernel.all.sort((a, b) => costs.get(b) - costs.get(a) || Number(a.slice(2)) - Number(b.slice(2)));
+    rankOf = new Map(shown(kernel.all).map((op, at) => [op, at]));
   }
 
   function open(index) {
     kernel = prepare(data.kernels[index]);
-    byId("kernel").value = String(index);
+    nameKernels();
     const events = Object.keys(kernel.seen);
     byId("kernel-event").replaceChildren(...events.map((name) => new Option(name)));
     byId("kernel-event").disabled = !events.length;
@@ -176,10 +240,14 @@ if (data.kernels.length) {
     if (event) byId("kernel-event").value = event;
     byId("kernel-site").replaceChildren(...[...kernel.sites, "all"].map((name) => new Option(name)));
     showSite(kernel.sites[0] ?? "all");
-    byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
+    byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : isEstimate() ? "The run has no samples in this kernel; record with --sample to measure instructions." : "";
     chosen = NOTHING;
     ir.set(kernel.lines.length, widest(kernel.lines));
     code.set(kernel.code.length, widest(kernel.code.map(([, , text]) => text)));
+    byId("kernel-pane-code").classList.toggle("uncounted", !kernel.seenAt[event]);
+    const most = hottest(() => true);
+    if (most >= 0) code.reveal(most);
+    paintRows();
     paintSide();
     paintRemarks();
   }
@@ -201,7 +269,19 @@ if (data.kernels.length) {
     chooseOp(op);
   }
 
-  byId("kernel").replaceChildren(...data.kernels.map(({ name }, index) => new Option(name, index)));
+  // The kernels by falling cost of the metric; those that run only at load time come last.
+  function nameKernels() {
+    const rows = data.kernels.map(({ name, sites: ids }, index) => {
+      const costs = ids.map((id) => costOf(sites.get(id))).filter(Boolean);
+      const atLoad = ids.length > 0 && ids.every((id) => sites.get(id)?.load_time);
+      return { name, index, atLoad, known: costs.length > 0, cost: costs.reduce((sum, { total }) => sum + total, 0) };
+    });
+    rows.sort((a, b) => a.atLoad - b.atLoad || b.cost - a.cost || a.index - b.index);
+    const words = ({ name, atLoad, known, cost }) => (!measured ? name : atLoad ? "load time · " + name : known ? share(cost, chosenMetric().work) + " · " + name : "not executed · " + name);
+    byId("kernel").replaceChildren(...rows.map((entry) => new Option(words(entry), entry.index)));
+    byId("kernel").value = String(data.kernels.indexOf(kernel));
+  }
+
   byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
   byId("kernel-site").addEventListener("change", (change) => {
     showSite(change.target.value);
@@ -209,6 +289,7 @@ if (data.kernels.length) {
     choose({ ops: [] });
   });
   function repaintKernel() {
+    nameKernels();
     paintRows();
     paintSide();
     markSide();
@@ -222,6 +303,7 @@ if (data.kernels.length) {
   addEventListener("hashchange", follow);
   byId("kernels").addEventListener("show", paintRows);
   addEventListener("resize", paintRows);
+  splitPanes(document.querySelector(".kernel-grid"));
   open(0);
   follow();
 }

@@ -76,5 +76,7 @@ function scrollToLine(key) {
   if (!row) return;
   if (row.hidden) unfold(row);
   texts[lineOf(key).index].dress(row.parentElement);
-  row.scrollIntoView({ block: "nearest" });
+  const [line, panel] = [row, row.closest("section")].map((element) => element.getBoundingClientRect());
+  const edge = Math.min(0.3 * panel.height, 200); // lines of context above and below
+  if (line.top < panel.top + edge || line.bottom > panel.bottom - edge) row.scrollIntoView({ block: "center" });
 }

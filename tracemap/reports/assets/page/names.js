@@ -2,13 +2,27 @@
 function allNamed() {
   const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
   const rows = [
-    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
+    ...nodeRows.map((op) => entry("node", nodeName(op), [op.id, op.line[0]].join(" · "), () => go(op.id))),
+    ...data.sources.flatMap((source, index) => functionsOf(source, index).map(([name, line]) => entry("function", name, source.label + ":" + line, () => go(lineKey(index, line))))),
+    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.python[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
     ...data.sites.map((site) => entry("dispatch", site.id, site.kernel, () => go(site.id))),
     ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
     ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
     ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
+    ...data.sources.flatMap((source, index) => linesOf(index).map((row, at) => ({ ...entry("line", source.label + ":" + (at + 1), row.textContent.trim().slice(0, 200), () => go(row.id)), isLast: true }))),
   ];
   return rows;
+}
+
+const linesOf = (index) => [...byId("F" + index).querySelectorAll(".chunk .l[id]")].map((row) => ({ id: row.id, textContent: row.querySelector("code").textContent }));
+
+// Functions and classes that a source defines, with their lines.
+const DEFINITION = { python: /^\s*(?:async\s+)?(?:def|class)\s+(\w+)/, mlir: /(?:^|\s)[\w.]*func\b[^@"]*@("[^"]*"|[\w.$-]+)/ };
+function functionsOf(source, index) {
+  return linesOf(index).flatMap((row, at) => {
+    const match = DEFINITION[source.language].exec(row.textContent.slice(0, 1000));
+    return match ? [[match[1].replaceAll('"', ""), at + 1]] : [];
+  });
 }
 
 function openScope(scope) {

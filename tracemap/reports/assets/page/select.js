@@ -2,7 +2,7 @@
 let selectedLine = "";
 
 function closeDetails() {
-  details.hidden = true;
+  hideDetails();
   markLines("", []);
 }
 
@@ -12,13 +12,76 @@ function inspect(title, ...content) {
   showDetails(title, closeDetails, ...note, ...content);
 }
 
+// The cost of a line: its total, by pass where the data says so, and by kernel.
+function lineCosts(line) {
+  const use = line.use;
+  if (!measured || !use.costs.length) return use.remark ? [make("p", "", use.remark)] : [];
+  const [attributed, inclusive] = use.costs[metric];
+  const isPython = line.source.language === "python";
+  const rows = isPython || !attributed ? [["total", inclusive]] : [["total", attributed]];
+  if (isPython && attributed !== inclusive) rows.push(["self", attributed]);
+  rows.push(...passCosts(use));
+  if (!isPython && attributed) rows.push(["whole dispatches", inclusive]);
+  const total = table(...rows.map((row) => costRow(...row)));
+  total.classList.add("totals");
+  return [total, ...kernelTable(use, rows[0][1])];
+}
+
+function passCosts(use) {
+  const sums = new Map();
+  for (const op of use.ops.map((id) => ops.get(id))) {
+    const cost = op?.pass ? costOf(op)?.attributed ?? 0 : 0;
+    if (cost) sums.set(op.pass, (sums.get(op.pass) ?? 0) + cost);
+  }
+  return ["forward", "backward"].filter((name) => sums.has(name)).map((name) => [name, sums.get(name)]);
+}
+
+// The cost of a line's ops in each kernel, and the op that costs most there. Lines of calls and functions have the whole
+// cost of the dispatches inside.
+function costsByKernel(use) {
+  const kernels = new Map();
+  const add = (site, cost, op) => {
+    const entry = kernels.get(site.kernel) ?? { name: site.kernel, cost: 0, op: "", most: 0 };
+    entry.cost += cost;
+    if (cost > entry.most) Object.assign(entry, { op, most: cost });
+    kernels.set(site.kernel, entry);
+  };
+  const members = use.ops.flatMap((op) => (ops.get(op)?.sites ?? []).map((id) => [op, sites.get(id)]));
+  for (const [op, site] of members) add(site, ofMetric(site.members.find((member) => member.op === op)?.attributed ?? []) ?? 0, op);
+  if (!members.length) for (const site of use.sites.map((id) => sites.get(id))) add(site, costOf(site)?.total ?? 0, "");
+  return [...kernels.values()].filter(({ cost }) => cost > 0).sort((a, b) => b.cost - a.cost);
+}
+
+const KERNELS_SHOWN = 8;
+
+function kernelTable(use, total) {
+  const found = costsByKernel(use);
+  const row = ({ name, cost, op }) => {
+    const number = kernelNumber.get(name);
+    const anchor = number === undefined ? "" : "kernel" + number + (op ? "-" + op : "");
+    return make("tr", "", make("td", "mono", link(name, anchor)), amountCell(cost), make("td", "num", share(cost, total)));
+  };
+  if (!found.length) return [];
+  const parts = [make("h3", "", "by kernel"), make("p", "facts", "Click a kernel for its code."), table(...found.slice(0, KERNELS_SHOWN).map(row))];
+  if (found.length > KERNELS_SHOWN) parts.push(folded(plural(found.length - KERNELS_SHOWN, "more kernel"), false, table(...found.slice(KERNELS_SHOWN).map(row))));
+  return parts;
+}
+
+function folded(words, open, ...content) {
+  const part = make("details", "part", make("summary", "", words), ...content);
+  part.open = open;
+  return part;
+}
+
 function inspectLine(line) {
   const use = line.use;
   const cost = (id) => costOf(ops.get(id))?.attributed ?? -1;
   const opIds = use.ops.concat(use.part_ops).sort((a, b) => cost(b) - cost(a));
-  const content = cards(opIds, ops, (op) => opCard(op, false));
-  if (use.sites.length) content.push(make("h3", "", use.sites.length + (use.sites.length === 1 ? " dispatch" : " dispatches")));
-  content.push(...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : "")));
+  const content = lineCosts(line);
+  const open = !measured || !use.costs.length;
+  if (opIds.length) content.push(folded(plural(opIds.length, "op"), open, ...cards(opIds, ops, (op) => opCard(op, false))));
+  const siteWords = use.sites.length + (use.sites.length === 1 ? " dispatch" : " dispatches");
+  if (use.sites.length) content.push(folded(siteWords, open, ...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : ""))));
   inspect(line.source.label + ":" + line.number, ...content);
 }
 
@@ -30,7 +93,7 @@ function selectLine(key) {
   selectedLine = key;
   markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
   if (line.use) inspectLine(line);
-  else details.hidden = true;
+  else hideDetails();
   scrollToLine(key); // again, as the details took space
   return true;
 }

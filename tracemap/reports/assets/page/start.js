@@ -29,6 +29,12 @@ function repaint() {
   if (!details.hidden) follow();
 }
 
+// Brings the hottest line of a file into view.
+function showHottest(index) {
+  const line = data.sources[index].hottest[metric][0];
+  if (line) scrollToLine(lineKey(index, line));
+}
+
 function stepHottest(by) {
   if (metric < 0) return;
   let index = sourceShown();
@@ -64,3 +70,4 @@ if (measured) {
 }
 restoreSettings();
 follow();
+if (!named() && measured && sourceShown() >= 0) showHottest(sourceShown());

@@ -12,13 +12,12 @@ const spreadOver = (unit, key) => ["median", "p10", "p90"].map((label, at) =>
   costs(label + "/" + unit, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + unit + "s"));
 
 const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
+// Forward or backward, where the data says so.
+const passColumns = data.fields.OpRow.includes("pass") ? [text("pass", (op) => op.pass ?? "")] : [];
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
-  text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
-  text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python))),
   ...(measured ? [
-    calls,
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
     ...(data.ops.some((op) => op.costs.some((cost) => cost[LIKELY])) ? [
@@ -26,6 +25,12 @@ const opColumns = [
       sums("to", (op) => costOf(op)?.likely?.[1]),
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
     ] : []),
+  ] : []),
+  text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
+  text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python))),
+  ...passColumns,
+  ...(measured ? [
+    calls,
     sums("inclusive", (op) => costOf(op)?.inclusive),
     sums("low", (op) => costOf(op)?.low),
     sums("high", (op) => costOf(op)?.high),
@@ -35,9 +40,14 @@ const opColumns = [
   text("function", (op) => op.function),
   text("outcome", (op) => op.outcome, (op) => make("td", "", outcomeBadge(op))),
   numbers("dispatches", (op) => op.sites.length),
-  text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
+  text("kernel", (op) => op.kernels.join(" "), (op) => kernelCell(op.kernels)),
   text("reason", (op) => op.reason, (op) => longCell(op.reason)),
 ];
+
+// Nodes of an ONNX model; the scope of an op is the path of its node's name.
+const nodeName = (op) => (op.scope ? op.scope + "/" : "") + op.name.replace(/^onnx\./, "") + (op.scope ? "" : " (" + op.id + ")");
+const nodeRows = data.ops.filter((op) => op.name.startsWith("onnx."));
+const nodeColumns = [text("node", nodeName, (op) => make("td", "", link(nodeName(op), op.id))), ...opColumns.slice(2).filter(({ label }) => label !== "python"), opColumns[0]];
 
 const rootOf = (site) => site.members.find((member) => member.root);
 const rootName = (site) => ops.get(rootOf(site)?.op)?.name ?? "";
@@ -46,15 +56,16 @@ function rootCell(site) {
   return op ? [link(op.id, op.id), " ", make("span", "mono", op.name), " ", link(...op.line)] : ["–"];
 }
 
+const kernelCell = (names) => make("td", "mono", ...names.flatMap((name, at) => [at ? " " : "", link(name, kernelNumber.has(name) ? "kernel" + kernelNumber.get(name) : "")]));
+
 const siteColumns = [
   text("dispatch", (site) => site.id, (site) => make("td", "", link(site.id, site.id))),
-  text("kernel", (site) => site.kernel, (site) => make("td", "mono", site.kernel)),
+  ...(measured ? [sums("total", (site) => costOf(site)?.total), shares((site) => costOf(site)?.total)] : []),
+  text("kernel", (site) => site.kernel, (site) => kernelCell([site.kernel])),
   asWideAs(text("root", rootName, (site) => make("td", "", ...rootCell(site))), (site) => rootCell(site).map((part) => part.textContent ?? part).join("")),
   numbers("ops", (site) => site.members.length),
   ...(measured ? [
     calls,
-    sums("total", (site) => costOf(site)?.total),
-    shares((site) => costOf(site)?.total),
     sums("outliers", (site) => costOf(site)?.outliers),
     ...spreadOver("call", "per_call"),
     costs("slowest/call", (site) => site.slowest_ns, (time) => numberCell(time, "ns")),
@@ -95,6 +106,7 @@ const packed = (kind, name) => {
     return Array.isArray(cost) ? cost[at] : cost?.[name];
   };
 };
+addTable("nodes", nodeRows, nodeColumns, "attributed", packed("OpCostRow", "attributed"));
 addTable("ops", data.ops, opColumns, "attributed", packed("OpCostRow", "attributed"));
 addTable("sites", data.sites, siteColumns, "total", packed("SiteCostRow", "total"));
 addTable("scopes", data.scopes, scopeColumns, "scope", (row) => ofMetric(row.attributed));

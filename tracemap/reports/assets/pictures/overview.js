@@ -20,7 +20,7 @@ function drawElapsed() {
   const bars = entries.map(([style, words], at) => {
     const piece = make("i", style);
     piece.style.flexGrow = String(data.elapsed[at].ns);
-    piece.title = words;
+    piece.title = words + (data.elapsed[at].name === "outliers" ? ": kernel time above the outlier threshold (preemption, noise)" : "");
     return piece;
   });
   box.replaceChildren(make("div", "stack", ...bars), make("div", "legend", ...entries.map(legendKey)));
@@ -33,6 +33,7 @@ let icicle = null;
 
 function paintCell(cell) {
   const { node } = cell.data;
+  if (node.kind === "no-op" && node.label === "outliers") return "part-outliers";
   if (node.kind === "no-op" || cell.parent?.data.node.kind === "no-op") return "no-op";
   if (node.kind !== "op") return node.kind === "rest" ? "rest" : "inner";
   if (drawn.colour === "kind") return "kind-" + node.family;
@@ -52,7 +53,8 @@ function drawIcicle(zoomed) {
   icicle.set(nodesOf.get(drawn.tree), zoomed);
   pressChoice("tree", drawn.tree);
   pressChoice("colour", drawn.colour);
-  legend("icicle-legend", drawn.colour === "kind" ? [...FAMILIES.map((name) => ["kind-" + name, name]), ["no-op", "no op"]] : [...ROOFLINE, ["no-op", "no op"]]);
+  const ofOps = drawn.colour === "kind" ? FAMILIES.map((name) => ["kind-" + name, name]) : ROOFLINE;
+  legend("icicle-legend", [...ofOps, ["no-op", "no op"], ["part-outliers", "outliers"]]);
 }
 
 function chooseTree(name) {
@@ -93,11 +95,20 @@ function drawTopOps() {
   const top = data.ops.filter((op) => cost(op) > 0).sort((a, b) => cost(b) - cost(a)).slice(0, 12);
   const rows = top.map((op) => make(
     "tr", "",
-    make("td", "mono name", link(op.id + " " + op.name, op.id)), make("td", "", link(...(op.python[0] ? op.python : op.line))),
-    make("td", "scope", op.scope), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
+    make("td", "mono name", link(op.id + " " + op.name, op.id)), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
+    make("td", "", link(...(op.python[0] ? op.python : op.line))), make("td", "scope", op.scope),
   ));
-  target.replaceChildren(make("table", "plain bars", make("tbody", "", ...rows)));
+  const head = headRow(["op"], ["attributed", "num"], ["share", "num", "share of the measured cost without outliers"], ["bar"], ["line"], ["scope"]);
+  target.replaceChildren(make("table", "plain bars", head, make("tbody", "", ...rows)));
 }
+
+// Headings with their definitions as tooltips.
+const headRow = (...entries) => make("thead", "", make("tr", "", ...entries.map(([label, style, title]) => {
+  const cell = make("th", style ?? "", label);
+  cell.scope = "col";
+  cell.title = title ?? DEFINITIONS[label] ?? "";
+  return cell;
+})));
 
 const savedOf = (point) => Math.max(0, point.time_ns - point.roofline_ns);
 const anchorOfPoint = (point) => (point.kind === "op" ? point.id : kernelNumber.has(point.id) ? "kernel" + kernelNumber.get(point.id) : "kernels");
@@ -117,12 +128,8 @@ function drawWorth() {
     make("td", "num", amount(savedOf(point), of)), make("td", "num", share(point.roofline_ns, point.time_ns)),
     wideBar(["attained", point.roofline_ns / most], ["apart", savedOf(point) / most]),
   ));
-  const head = make("tr", "", ...["", "headroom", "% of roofline", ""].map((label, at) => {
-    const cell = make(label ? "th" : "td", at ? "num" : "", label);
-    if (label) cell.scope = "col";
-    return cell;
-  }));
-  target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "No headroom: everything runs at the roofline."));
+  const head = headRow([roofKind], ["headroom", "num", "time above the roofline: what is left to gain"], ["% of roofline", "num", "the time that peak arithmetic and bandwidth allow, over the measured time"], ["bar", "", "blue: at the roofline; red: headroom"]);
+  target.replaceChildren(rows.length ? make("table", "plain bars", head, make("tbody", "", ...rows)) : make("p", "facts", "No headroom: everything runs at the roofline."));
   pressChoice("roof", roofKind);
   legend("roofline-legend", ROOFLINE.slice(0, -1));
   drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);

@@ -1,7 +1,7 @@
 // Spans on rows over time. The cost of drawing depends on pixels, not on spans: a binary search finds those in view, and
 // spans narrower than a pixel merge into blocks, in the colour with most time. All spans of a colour are one path, so the
 // span under the pointer is found by time and row, not by element.
-const SPAN_ROW = { least: 22, most: 34, gap: 4, top: 24, left: 132, right: 26, header: 24 };
+const SPAN_ROW = { least: 22, line: 15, gap: 4, top: 24, left: 132, right: 26, header: 24 };
 const LEAST_VIEW = 50; // nanoseconds over the whole width
 
 // Index of the first of rising values that is larger than `value`.
@@ -18,14 +18,15 @@ function firstOver(values, value) {
 const rectangle = (x, y, width, height) => "M" + x.toFixed(1) + "," + y + "h" + width.toFixed(1) + "v" + height + "h" + (-width).toFixed(1) + "z";
 
 class Spans {
-  // Functions of a span, given its row and its index there: `styleOf`: CSS class; `labelOf`: short text; `describe`: long
-  // text; `open`: opens it. `onRange` is called with the times in view, shortly after they change.
-  constructor(box, said, { styleOf, labelOf, describe, open, onRange }) {
-    Object.assign(this, { box, said, styleOf, labelOf, describe, open, onRange });
+  // Functions of a span, given its row and its index there: `styleOf`: CSS class; `labelOf`: lines of short text;
+  // `describe`: long text; `open`: opens it. `onRange` is called with the times in view, shortly after they change; `onSum`
+  // with the selected times, or those in view, and whether they are selected.
+  constructor(box, said, { styleOf, labelOf, describe, open, onRange, onSum }) {
+    Object.assign(this, { box, said, styleOf, labelOf, describe, open, onRange, onSum });
     this.rows = [];
     this.range = [0, 1];
     this.svg = charts.select(box).append("svg").attr("class", "spans").attr("tabindex", 0).attr("role", "application")
-      .attr("aria-label", "Timeline: w and s zoom, a and d move, arrows select a span, Enter opens it, 0 shows all");
+      .attr("aria-label", "Timeline: w and s zoom, a and d move, arrows select a span, Shift with an arrow selects a range, Enter opens a span, 0 shows all");
     this.lines = this.svg.append("path").attr("class", "span-lines");
     this.names = this.svg.append("g").attr("class", "span-names");
     this.axis = this.svg.append("g").attr("class", "axis");
@@ -33,7 +34,9 @@ class Spans {
     this.paths = this.plot.append("g");
     this.labels = this.plot.append("g").attr("class", "span-labels");
     this.marks = this.plot.append("g");
-    this.zoom = charts.zoom().filter((event) => !event.button && !this.movesSideways(event)).on("zoom", (event) => this.zoomed(event));
+    this.selection = this.plot.append("rect").attr("class", "span-selection");
+    this.svg.on("pointerdown", (event) => this.beginSelection(event));
+    this.zoom = charts.zoom().filter((event) => !event.button && !event.shiftKey && !this.movesSideways(event)).on("zoom", (event) => this.zoomed(event));
     this.svg.call(this.zoom).on("dblclick.zoom", null);
     this.svg.on("wheel.sideways", (event) => this.wheelSideways(event), { passive: false });
     this.svg.on("mousemove", (event) => this.hover(event)).on("mouseleave", () => this.point(null));
@@ -49,19 +52,22 @@ class Spans {
     this.length = Math.max(1, length);
     this.focused = null;
     this.pointed = null;
+    this.selected = null;
     this.range = this.within(range ?? [0, this.length]);
     this.resized();
   }
 
-  // Rows share the height, within limits; if they do not fit, the box scrolls.
+  // Rows of kernels share the height that the others leave; if they do not fit, the box scrolls.
   place() {
-    const headers = this.rows.filter((row) => !row.starts).length * SPAN_ROW.header;
-    const room = (this.box.clientHeight - SPAN_ROW.top - headers - 6) / Math.max(1, this.rows.filter((row) => row.starts).length);
-    this.rowHeight = Math.floor(Math.min(SPAN_ROW.most, Math.max(SPAN_ROW.least, room)));
+    const tall = this.rows.filter((row) => row.isTall);
+    const isTall = (row) => (tall.length ? row.isTall : Boolean(row.starts));
+    const least = (row) => (row.starts ? SPAN_ROW.least : SPAN_ROW.header);
+    const others = this.rows.filter((row) => !isTall(row)).reduce((sum, row) => sum + least(row), 0);
+    const room = (this.box.clientHeight - SPAN_ROW.top - others - 8) / Math.max(1, this.rows.filter(isTall).length);
     let y = SPAN_ROW.top;
     for (const row of this.rows) {
       row.y = y;
-      row.height = row.starts ? this.rowHeight : SPAN_ROW.header;
+      row.height = isTall(row) ? Math.floor(Math.max(SPAN_ROW.least, room)) : least(row);
       y += row.height;
     }
     this.height = y + 6;
@@ -102,6 +108,7 @@ class Spans {
   zoomed(event) {
     this.range = this.asked ?? this.within(event.transform.rescaleX(this.base).domain());
     this.schedule();
+    this.sum();
     clearTimeout(this.telling);
     this.telling = setTimeout(() => this.onRange(this.isWhole() ? null : this.range), 150);
   }
@@ -126,7 +133,7 @@ class Spans {
     const labels = [];
     for (const row of visible) if (row.starts) this.drawRow(row, paths, labels);
     this.paths.selectAll("path").data([...paths], ([style]) => style).join("path").attr("class", ([style]) => "span " + style).attr("d", ([, parts]) => parts.join(""));
-    this.labels.selectAll("text").data(labels).join("text").attr("x", ({ x }) => x.toFixed(1)).attr("y", ({ y }) => y + this.rowHeight / 2 + 2).text(({ text }) => text);
+    this.labels.selectAll("text").data(labels).join("text").attr("x", ({ x }) => x.toFixed(1)).attr("y", ({ y }) => y).text(({ text }) => text);
     this.names.selectAll("text").data(visible).join("text").attr("class", ({ title }) => (title ? "title" : "")).attr("y", ({ y, height }) => y + height / 2 + 2)
       .attr("x", 4).text(({ title, name }) => this.shortened(title ?? name, title ? 999 : SPAN_ROW.left - 8)).append("title").text(({ title, name }) => title ?? name);
     this.lines.attr("d", visible.map(({ y, height }) => "M0," + (y + height - 1.5) + "H" + this.width).join(""));
@@ -140,8 +147,10 @@ class Spans {
     return String(Number((value / size).toPrecision(12))) + " " + unit;
   }
 
-  shortened(text, room) {
+  // `file`: the beginning of the text to leave out first, as in `net.py:12`.
+  shortened(text, room, file = "") {
     const letters = Math.floor(room / 6.2);
+    if (file && text.length > letters && !text.includes(" ")) return this.shortened(text.slice(file.length), room);
     return text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + "…";
   }
 
@@ -152,14 +161,14 @@ class Spans {
     const pixel = (to - from) / (right - left);
     const put = (style, x, width) => {
       if (!paths.has(style)) paths.set(style, []);
-      paths.get(style).push(rectangle(x, y, width, this.rowHeight - SPAN_ROW.gap));
+      paths.get(style).push(rectangle(x, y, width, row.height - SPAN_ROW.gap));
     };
     for (let at = firstOver(ends, from); at < starts.length && starts[at] <= to;) {
       const x = Math.max(left, this.scale(starts[at]));
       if (ends[at] - starts[at] >= pixel) {
         const width = Math.min(right, this.scale(ends[at])) - x;
         put(this.styleOf(row, at), x, width > 3 ? width - 0.6 : width);
-        if (width > 34) labels.push({ x: Math.max(left, x) + 4, y, text: this.shortened(this.labelOf(row, at), width - 8) });
+        if (width > 34) this.label(row, this.labelOf(row, at), Math.max(left, x) + 4, width - 8, labels);
         at++;
         continue;
       }
@@ -167,6 +176,14 @@ class Spans {
       put(this.mainStyle(row, at, next), Math.min(x, right - 1), Math.max(1, Math.min(right, this.scale(ends[next - 1])) - x));
       at = next;
     }
+  }
+
+  // The lines of a label that fit below each other, in the middle of the row; in low rows, next to each other.
+  label(row, lines, x, width, labels) {
+    const fitting = Math.max(1, Math.min(lines.length, Math.floor((row.height - SPAN_ROW.gap) / SPAN_ROW.line)));
+    const texts = fitting > 1 ? lines.slice(0, fitting) : [lines.join(" ")];
+    const first = row.y + (row.height - SPAN_ROW.gap) / 2 + 4 - ((texts.length - 1) * SPAN_ROW.line) / 2;
+    texts.forEach((text, number) => labels.push({ x, y: first + number * SPAN_ROW.line, text: this.shortened(text, width, text.slice(0, text.lastIndexOf(":"))) }));
   }
 
   blockEnd({ starts, ends }, at, limit, pixel) {
@@ -193,8 +210,13 @@ class Spans {
     const isInView = ({ row, at }) => row.ends[at] >= this.range[0] && row.starts[at] <= this.range[1];
     const marked = [["pointed", this.pointed], ["focused", this.focused]].filter(([, place]) => place && isInView(place));
     this.marks.selectAll("rect").data(marked, ([style]) => style).join("rect").attr("class", ([style]) => "mark " + style)
-      .attr("x", ([, place]) => ends(place)[0] - 1).attr("y", ([, { row }]) => row.y - 1).attr("height", this.rowHeight - SPAN_ROW.gap + 2)
+      .attr("x", ([, place]) => ends(place)[0] - 1).attr("y", ([, { row }]) => row.y - 1).attr("height", ([, { row }]) => row.height - SPAN_ROW.gap + 2)
       .attr("width", ([, place]) => Math.max(2, ends(place)[1] - ends(place)[0]) + 1);
+    this.selection.attr("visibility", this.selected ? "visible" : "hidden");
+    if (this.selected) {
+      const [x, end] = this.selected.map((time) => Math.min(right, Math.max(left, this.scale(time))));
+      this.selection.attr("x", x).attr("y", SPAN_ROW.top - 2).attr("width", Math.max(1, end - x)).attr("height", Math.max(0, this.height - SPAN_ROW.top));
+    }
     const named = this.pointed ?? this.focused;
     this.said.textContent = named ? this.describe(named.row, named.at) : "";
   }
@@ -212,6 +234,36 @@ class Spans {
     return near !== undefined && distance(near) <= 3 * Math.abs(this.scale.invert(1) - this.scale.invert(0)) ? { row, at: near } : null;
   }
 
+  // Selects the times from where the pointer goes down, with Shift, to where it goes up.
+  beginSelection(event) {
+    if (event.button || !event.shiftKey || !this.scale) return;
+    event.preventDefault();
+    const svg = this.svg.node();
+    const timeOf = (moved) => Math.min(this.length, Math.max(0, this.scale.invert(moved.clientX - svg.getBoundingClientRect().left)));
+    const from = timeOf(event);
+    const move = (moved) => this.select([from, timeOf(moved)].sort((a, b) => a - b));
+    svg.setPointerCapture(event.pointerId);
+    svg.addEventListener("pointermove", move);
+    svg.addEventListener("pointerup", () => {
+      svg.removeEventListener("pointermove", move);
+      this.ended = true; // the click that follows opens nothing
+    }, { once: true });
+  }
+
+  // Selects a range of times, whose spans are summed; null: none.
+  select(range) {
+    this.selected = range && range[1] > range[0] ? range : null;
+    if (this.scale) this.drawMarks();
+    this.sum();
+  }
+
+  sum() {
+    this.summing ??= requestAnimationFrame(() => {
+      this.summing = null;
+      this.onSum(this.selected ?? this.range, Boolean(this.selected));
+    });
+  }
+
   hover(event) {
     this.point(this.spanAt(event));
   }
@@ -224,7 +276,9 @@ class Spans {
 
   click(event) {
     const place = this.spanAt(event);
-    if (!place || event.defaultPrevented) return;
+    const isEnd = this.ended;
+    this.ended = false;
+    if (!place || event.defaultPrevented || isEnd || event.shiftKey) return;
     this.focused = place;
     this.open(place.row, place.at);
   }
@@ -272,10 +326,14 @@ class Spans {
     this.schedule();
   }
 
-  chooseNeighbour(by) {
+  // `extends_`: the selected times grow to the neighbour.
+  chooseNeighbour(by, extends_ = false) {
     const { row, at } = this.focused ?? this.firstInView();
     const next = this.focused ? at + by : at;
-    if (row && next >= 0 && next < row.starts.length) this.choose(row, next);
+    if (!row || next < 0 || next >= row.starts.length) return;
+    const ends = [row.starts[at], row.ends[at], row.starts[next], row.ends[next]];
+    if (extends_) this.select([Math.min(...ends, this.selected?.[0] ?? Infinity), Math.max(...ends, this.selected?.[1] ?? 0)]);
+    this.choose(row, next);
   }
 
   chooseRow(by) {
@@ -296,10 +354,11 @@ class Spans {
     const [more, less] = [() => this.enlarge(1.5), () => this.enlarge(1 / 1.5)];
     const acts = {
       w: more, "+": more, "=": more, s: less, "-": less, a: () => this.move(-0.2), d: () => this.move(0.2),
-      ArrowLeft: () => this.chooseNeighbour(-1), ArrowRight: () => this.chooseNeighbour(1), ArrowUp: () => this.chooseRow(-1), ArrowDown: () => this.chooseRow(1),
+      ArrowLeft: () => this.chooseNeighbour(-1, event.shiftKey), ArrowRight: () => this.chooseNeighbour(1, event.shiftKey), ArrowUp: () => this.chooseRow(-1), ArrowDown: () => this.chooseRow(1),
       Enter: () => this.focused && this.open(this.focused.row, this.focused.at), 0: () => this.show([0, this.length]),
     };
-    if (!this.isWhole()) acts.Escape = acts[0];
+    if (this.selected) acts.Escape = () => this.select(null);
+    else if (!this.isWhole()) acts.Escape = acts[0];
     if (!Object.hasOwn(acts, event.key)) return;
     event.preventDefault();
     event.stopPropagation();

@@ -23,7 +23,7 @@ function withTimes(track) {
 const spanTracks = timeline ? timeline.tracks.map(withTimes) : [];
 
 function rowsOfRun(run) {
-  return spanTracks.filter((track) => track.run === run).map(({ name, starts, ends, items, calls }) => ({ name, starts, ends, items, callAt: (at) => calls[at] }));
+  return spanTracks.filter((track) => track.run === run).map(({ name, kind, starts, ends, items, calls }) => ({ name, isTall: kind === "dispatch", starts, ends, items, callAt: (at) => calls[at] }));
 }
 
 // The spans of an invocation, from its beginning.
@@ -36,7 +36,7 @@ function rowsOfCall(number) {
     for (let at = 0; at < track.calls.length; at++) if (track.calls[at] === number) of.push(at);
     if (!of.length) continue;
     const from = (times) => Float64Array.from(of, (at) => times[at] - call.begin_ns);
-    rows.push({ name: track.name, starts: from(track.starts), ends: from(track.ends), items: of.map((at) => track.items[at]), callAt: () => number });
+    rows.push({ name: track.name, isTall: track.kind === "dispatch", starts: from(track.starts), ends: from(track.ends), items: of.map((at) => track.items[at]), callAt: () => number });
   }
   return rows;
 }
@@ -72,10 +72,54 @@ function styleOfItem(item) {
 const styleOfSpan = (row, at) => spanStyles[row.items[at]];
 let spanStyles = [];
 
+const shortOpName = (op) => op.name.replace(/^[^.]*\./, "");
+const lineOfOp = (op) => op.python[0] || op.line[0];
+
+// The op that gives the kernel its name, its source line, and the time.
 function labelOfSpan(row, at) {
   const item = spanItems[row.items[at]];
   const site = sites.get(item.sites[0]);
-  return site ? site.id + " " + (rootName(site).replace(/^[^.]*\./, "") || site.kernel) : item.label;
+  const op = ops.get(site ? rootOf(site)?.op : item.ops[0]);
+  const time = quantity(row.ends[at] - row.starts[at], "ns");
+  return op ? [shortOpName(op), lineOfOp(op), time] : [site?.kernel ?? item.label, time];
+}
+
+// The part of each op in the time of an item: by the costs of the dispatch's ops, else evenly.
+function partsOfItem(item) {
+  const site = sites.get(item.sites[0]);
+  if (!site || !site.members.length) return item.ops.map((op) => [op, 1 / item.ops.length]);
+  const cost = (member) => (measured ? ofMetric(member.attributed) ?? 0 : 0);
+  const all = site.members.reduce((sum, member) => sum + cost(member), 0);
+  return site.members.map((member) => [member.op, all ? cost(member) / all : 1 / site.members.length]);
+}
+
+const TOP_OF_RANGE = 5;
+
+// The spans in a range of times: time and number of kernel calls, and the ops with most of that time.
+function sumSpans([from, to], isSelected) {
+  const times = new Map(); // by item
+  let [count, sum] = [0, 0];
+  for (const row of spansDrawn.rows) {
+    if (!row.isTall) continue;
+    for (let at = firstOver(row.ends, from); at < row.starts.length && row.starts[at] < to; at++) {
+      const time = Math.min(to, row.ends[at]) - Math.max(from, row.starts[at]);
+      times.set(row.items[at], (times.get(row.items[at]) ?? 0) + time);
+      sum += time;
+      count++;
+    }
+  }
+  const ofOp = new Map();
+  for (const [item, time] of times) {
+    for (const [op, part] of partsOfItem(spanItems[item])) ofOp.set(op, (ofOp.get(op) ?? 0) + part * time);
+  }
+  const top = [...ofOp].filter(([, time]) => time > 0).sort((a, b) => b[1] - a[1]);
+  const words = [(isSelected ? "Selected " : "In view ") + quantity(Math.round(to - from), "ns") + " from " + quantity(Math.round(from), "ns") + ": " + plural(count, "kernel call") + ", " + quantity(Math.round(sum), "ns") + " in kernels. "];
+  const links = top.slice(0, TOP_OF_RANGE).flatMap(([id, time], at) => {
+    const op = ops.get(id);
+    return [at ? ", " : "Top ops: ", link(op ? shortOpName(op) + " " + lineOfOp(op) : id, id), " " + quantity(Math.round(time), "ns") + " (" + share(time, sum) + ")"];
+  });
+  const hint = isSelected ? "Escape clears the selection." : "Drag with Shift to sum a range.";
+  byId("spans-sum").replaceChildren(...words, ...links, links.length ? ". " : "", make("small", "", hint));
 }
 
 // The ops of a dispatch site, the largest shares first.
@@ -108,6 +152,7 @@ function drawTimeline(range) {
   if (!timeline) return;
   spansDrawn ??= new Spans(byId("spans"), byId("spans-said"), {
     styleOf: styleOfSpan, labelOf: labelOfSpan, describe: describeSpan, open: openSpan,
+    onSum: sumSpans,
     onRange: (shown) => keep("range", shown ? shown.map(Math.round).join("-") : ""),
   });
   spanStyles = spanItems.map(styleOfItem);

@@ -4,14 +4,14 @@ let entries = null; // made at the first search
 let found = [];
 let marked = 0;
 
-// Exact matches first, then prefixes, then others, in the order of the program.
+// Exact matches first, then prefixes, then others, in the order of the program; lines of text come last.
 function search(text) {
   entries ??= allNamed();
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return [];
   const matching = entries.filter((entry) => words.every((word) => entry.text.includes(word)));
-  const rank = ({ label }) => (label.toLowerCase() === words[0] ? 0 : label.toLowerCase().startsWith(words[0]) ? 1 : 2);
-  return [...linesNamed(words[0]), ...[0, 1, 2].flatMap((level) => matching.filter((entry) => rank(entry) === level))];
+  const rank = ({ label, isLast }) => (isLast ? 3 : label.toLowerCase() === words[0] ? 0 : label.toLowerCase().startsWith(words[0]) ? 1 : 2);
+  return [...linesNamed(words[0]), ...[0, 1, 2, 3].flatMap((level) => matching.filter((entry) => rank(entry) === level))];
 }
 
 function mark(number) {

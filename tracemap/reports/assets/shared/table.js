@@ -195,7 +195,7 @@ class Table {
       if (entry.numeric) return Math.max(11, entry.label.length + 4);
       let longest = entry.label.length + 3;
       for (const row of this.rows) longest = Math.max(longest, String((entry.letters ?? entry.value)(row) ?? "").length);
-      return Math.min(70, longest);
+      return Math.min(120, longest);
     });
     const columns = widths.map((width) => {
       const column = make("col");

@@ -11,6 +11,7 @@ function show(number, focus) {
     tab.tabIndex = on ? 0 : -1;
     panels[index].hidden = !on;
   });
+  document.documentElement.classList.add("shown");
   if (focus) tabs[view].focus();
   panels[view].dispatchEvent(new Event("show"));
 }
