@@ -642,7 +642,9 @@ def scope_text(graph: TraceGraph, op: Op) -> str:
     return "/".join(first) + (f" +{len(others)}" if others else "")
 
 
-_OF_CHECKPOINTS = frozenset({"checkpoint", "rematted_computation"})
+_RECOMPUTED = frozenset({"remat", "rematted_computation"})
+"""Scopes of forward ops that `jax.checkpoint` repeats in the backward pass: in maps, and as JAX writes them."""
+_OF_CHECKPOINTS = _RECOMPUTED | {"checkpoint"}
 """Scopes that `jax.checkpoint` adds to the backward pass only."""
 _WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
 
@@ -679,10 +681,8 @@ def pass_of(scope: tuple[str, ...]) -> str:
     >>> pass_of(("grad", "jvp(layer0)")), pass_of(("transpose(jvp(layer0))",)), pass_of(("adam_update",))
     ('forward', 'backward', 'optimizer')
     """
-    if "rematted_computation" in scope:
-        return "recompute"
     if any(name.startswith("transpose(") for name in scope):
-        return "backward"
+        return "backward" if _RECOMPUTED.isdisjoint(scope) else "recompute"
     if any(name.startswith("jvp(") for name in scope):
         return "forward"
     return "optimizer" if any(_OPTIMIZER.fullmatch(name) for name in scope) else ""
