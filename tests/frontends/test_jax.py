@@ -148,6 +148,35 @@ def test_transformations_are_called_as_the_user_calls_them(tmp_path: Path) -> No
     assert not any("while/body" in scope or "closed_call" in scope for scope in backward), backward
 
 
+@pytest.mark.quick
+def test_passes_of_a_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What JAX writes into scopes: derivatives, checkpoints, calls of jitted functions; and the user's own scope."""
+    monkeypatch.chdir(tmp_path)
+
+    def layer(weights: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+        with jax.named_scope("layer"):
+            return jax.nn.log_softmax(jnp.sin(x @ weights))
+
+    def loss(weights: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+        return (jax.checkpoint(layer)(weights, jax.checkpoint(layer)(weights, x)) ** 2).sum()
+
+    def step(weights: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+        gradient = jax.grad(loss)(weights, x)
+        with jax.named_scope("optimizer"):
+            return weights - 0.1 * gradient
+
+    found = tracemap.profile(step, jnp.ones((16, 16)), jnp.ones((16, 16)), seconds=0.2)
+    table = found.to_pandas()
+    sums = table.groupby(table["pass"].fillna(""))["cpu_ns"].sum()
+    assert {"forward", "backward", "recompute", "optimizer"} <= {*sums.index}
+    (total,) = [metric.attributed for metric in found.attribution.metrics if metric.name == "cpu_ns"]
+    assert sums.sum() == total
+    products = table[table["name"].str.endswith("dot_general")]
+    assert sorted(products["pass"]) == ["backward"] * 3 + ["forward"] * 2 + ["recompute"] * 2
+    own = table["scope"].str.contains("layer")
+    assert found.attribution.scope("layer")["cpu_ns"] == table[own]["cpu_ns"].sum() > total // 2
+
+
 def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
     weights, pictures = programs.classify_arguments()
     target = tmp_path / "a.tracemap"

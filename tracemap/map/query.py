@@ -645,7 +645,7 @@ def scope_text(graph: TraceGraph, op: Op) -> str:
 _RECOMPUTED = frozenset({"remat", "rematted_computation"})
 """Scopes of forward ops that `jax.checkpoint` repeats in the backward pass: in maps, and as JAX writes them."""
 _OF_CHECKPOINTS = _RECOMPUTED | {"checkpoint"}
-"""Scopes that `jax.checkpoint` adds to the backward pass only."""
+"""Scopes that `jax.checkpoint` adds, those of the backward pass only included."""
 _WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
 
 
@@ -656,10 +656,9 @@ def plain_scope(scope: tuple[str, ...]) -> tuple[str, ...]:
     The backward pass repeats enclosing names: `grad/transpose(grad)/jvp(layer0)` becomes `grad/layer0`.
     """
     plain: list[str] = []
-    backward = False
+    derived = any(name.startswith(("jvp(", "transpose(")) for name in scope)
     for name in scope:
-        backward = backward or name.startswith("transpose(")
-        if backward and name in _OF_CHECKPOINTS:
+        if derived and name in _OF_CHECKPOINTS:
             continue
         bare = name
         while wrapped := _WRAPPED.fullmatch(bare):
