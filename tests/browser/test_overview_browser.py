@@ -13,12 +13,13 @@ from selenium.webdriver.remote.webelement import WebElement
 from tests.browser.conftest import MODEL_NAME, Open, settle
 from tests.browser.test_amounts_browser import as_number
 from tests.browser.test_reports_browser import EVIL, find, first_cells, go, ids, press, texts, view
-from tests.builders import attribution, graph, op, site
+from tests.builders import MODEL, attribution, graph, op, site
 from tests.checks import measured_of_run
 from tests.conftest import Built, Recorded
 from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import check_cli
+from tracemap.map.model import SourceFile
 from tracemap.reports.html import write_page
 
 
@@ -47,7 +48,7 @@ def back(browser: Chrome) -> None:
 
 
 def test_cells_are_as_wide_as_their_cost(open_page: Open, small: Path) -> None:
-    shown = cells(open_page(small))
+    shown = cells(open_page(small, "#overview"))
     whole = width(shown["all"])
     expected = {"h0": 236, "attn": 201, "linalg.generic :4": 150, "linalg.generic :8": 35, "no op": 9}
     for label, cost in expected.items():
@@ -57,7 +58,7 @@ def test_cells_are_as_wide_as_their_cost(open_page: Open, small: Path) -> None:
 
 @pytest.mark.long
 def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Open, real: Path) -> None:
-    browser = open_page(real)
+    browser = open_page(real, "#overview")
     browser.find_element(By.CSS_SELECTOR, "[data-tree=source]").click()
     around = next(cell for cell in cells(browser).values() if "py:" in str(cell.get_attribute("aria-label")))
     label = str(around.get_attribute("aria-label")).rpartition(": ")[0]
@@ -84,7 +85,7 @@ def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Ope
 
 @pytest.mark.long
 def test_the_icicle_can_be_walked_by_keys_alone(open_page: Open, small: Path) -> None:
-    browser = open_page(small)
+    browser = open_page(small, "#overview")
     browser.execute_script("document.querySelector('#icicle g.cell[tabindex=\"0\"]').focus()")
 
     def focused() -> str:
@@ -108,7 +109,7 @@ def test_the_icicle_can_be_walked_by_keys_alone(open_page: Open, small: Path) ->
 
 @pytest.mark.long
 def test_an_address_restores_all_that_was_chosen(open_page: Open, small: Path) -> None:
-    browser = open_page(small)
+    browser = open_page(small, "#overview")
     cells(browser)["h0"].click()
     browser.find_element(By.CSS_SELECTOR, "[data-colour=attainable]").click()
     browser.find_element(By.CSS_SELECTOR, "[data-roof=kernel]").click()
@@ -166,7 +167,7 @@ def test_the_icicle_of_a_real_run_has_all_that_was_measured(
     """Against DuckDB, which adds up the rows of the run."""
     run, target = recorded(MODEL_NAME), tmp_path / "sums.html"
     check_cli("report", built(MODEL_NAME), run, "--totals", "--keep-outliers", "-o", target)
-    browser = open_page(target)
+    browser = open_page(target, "#overview")
     for metric in ("cpu_ns", "duration_ns"):
         go(browser, f"#overview?metric={metric}")
         said = str(cells(browser)["all"].get_attribute("aria-label"))
@@ -176,7 +177,7 @@ def test_the_icicle_of_a_real_run_has_all_that_was_measured(
 
 @pytest.mark.long
 def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
-    browser = open_page(small)
+    browser = open_page(small, "#overview")
     press(browser, "s")
     browser.switch_to.active_element.send_keys("op3")
     settle(browser)
@@ -201,8 +202,32 @@ def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
     assert [text.strip() for text in first_cells(browser, "scopes")] == ["attn"]
 
 
+def test_search_finds_functions_lines_and_nodes_by_parts_of_their_names(open_page: Open, tmp_path: Path) -> None:
+    python = SourceFile("net.py", "python/0-net.py", "python")
+    ops = (op(0, 2, name="onnx.Gemm", scope=("mlp", "up"), frames=[("net.py", 2)]),)
+    map_ = graph(ops, (site(0, 0, kernel="main_dispatch_0_matmul_64"),), sources=(MODEL, python))
+    texts_of = {"model.mlir": "func.func @decode_step(%a: f32) {\n  gemm\n}", "net.py": "def linear(p):\n    return p"}
+    page = build_page(map_, None, lambda source: texts_of[source.name])
+    write_page(render_page(page), tmp_path / "names.html", force=False)
+    browser = open_page(tmp_path / "names.html")
+    for words, first, shown in (
+        ("inea", "function linear net.py:1", "F1"),
+        ("code_st", "function decode_step model.mlir:1", "F0"),
+        ("turn p", "line net.py:2 return p", "F1"),
+        ("up/ge", "node mlp/up/Gemm", "F1"),
+        ("atmul", "dispatch site0", "F1"),
+    ):
+        press(browser, Keys.ESCAPE, "s")
+        field = browser.switch_to.active_element
+        field.clear()
+        field.send_keys(words)
+        assert texts(browser, "#search-found li")[0].startswith(first), words
+        field.send_keys(Keys.ENTER)
+        assert view(browser) == shown, words
+
+
 def test_search_says_how_much_it_found(open_page: Open, small: Path) -> None:
-    browser = open_page(small)
+    browser = open_page(small, "#overview")
     find(browser, "#search-open").click()
     browser.switch_to.active_element.send_keys("linalg.generic")
     settle(browser)
@@ -219,7 +244,7 @@ def test_hostile_names_are_inert_in_pictures_and_search(open_page: Open, tmp_pat
     target = tmp_path / "evil.html"
     page = build_page(map_, attribution(map_, {"cpu_ns": {"site0": 3}}), lambda _: odd)
     write_page(render_page(page), target, force=False)
-    browser = open_page(target)
+    browser = open_page(target, "#overview")
     shown = cells(browser)
     assert any("⟨U+202E⟩eman" in label for label in shown)
     press(browser, "s")

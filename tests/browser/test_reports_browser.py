@@ -80,8 +80,7 @@ def header(browser: Chrome, panel: str, label: str) -> WebElement:
 
 
 def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, small: Path) -> None:
-    browser = open_page(small)
-    assert view(browser) == "overview"
+    browser = open_page(small, "#overview")
     assert "9 ops" not in find(browser, "#overview").text
     overview = find(unfold(browser), "#overview").text
     assert "4 of 5 dispatches (5 kernels) are traced to ops. The model has 9 ops." in overview
@@ -114,7 +113,7 @@ def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     assert set(first_cells(browser, "ops")) == {"op2", "op3"}
     assert find(browser, "#ops [role=status]").text == "2 of 9 shown, 7 filtered out (25.0 % of the cost)"
     press(browser, Keys.ESCAPE)
-    press(browser, "5" if view(browser) == "F1" else "1")
+    press(browser, "3")
     assert view(browser) == "overview"
 
 
@@ -124,14 +123,14 @@ def test_a_click_leads_from_a_line_to_its_sites_to_the_lines_of_their_members(op
     find(browser, "#F0L3 code").click()
     assert ids(browser, ".l.selected") == {"F0L3"}
     assert ids(browser, ".l.related") == {"F0L3", "F0L4", "F1L1"}
-    details = find(browser, "#inspector")
+    details = find(unfold(browser), "#inspector")
     assert details.is_displayed()
     assert "site0" in details.text
     assert browser.current_url.endswith("#F0L3")
     (member,) = details.find_elements(By.LINK_TEXT, "model.mlir:4")
     member.click()
     assert ids(browser, ".l.selected") == {"F0L4"}
-    find(browser, "#inspector").find_element(By.LINK_TEXT, "site1").click()
+    find(unfold(browser), "#inspector").find_element(By.LINK_TEXT, "site1").click()
     assert find(browser, "#inspector h2").text == "site1"
     assert ids(browser, ".l.related") == {"F0L4", "F1L1"}
     press(browser, Keys.ESCAPE)
@@ -141,7 +140,7 @@ def test_a_click_leads_from_a_line_to_its_sites_to_the_lines_of_their_members(op
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("anchor", "shown", "title"), [("#F1L4", "F1", "net.py:4"), ("#op5", "F0", "op5"), ("#site0", "F0", "site0")]
+    ("anchor", "shown", "title"), [("#F1L4", "F1", "net.py:4"), ("#op5", "F1", "op5"), ("#site0", "F1", "site0")]
 )
 def test_addresses_open_what_they_name(open_page: Open, small: Path, anchor: str, shown: str, title: str) -> None:
     browser = open_page(small, anchor)
@@ -163,22 +162,115 @@ def test_the_error_of_sampling_stands_beside_the_cost(open_page: Open, tmp_path:
     assert find(browser, "#overview").text.count("shares-are-occupancy") == 1
 
 
-def test_an_address_that_names_nothing_opens_the_overview(open_page: Open, small: Path) -> None:
-    assert view(open_page(small, "#F7L1")) == "overview"
-    assert view(open_page(small, "#%E0%A4%A")) == "overview"
+def test_an_address_that_names_nothing_opens_the_users_source(open_page: Open, small: Path) -> None:
+    for anchor in ("", "#F7L1", "#%E0%A4%A"):
+        browser = open_page(small, anchor)
+        assert view(browser) == "F1"
+    assert texts(browser, "[role=tab]")[:3] == ["net.py", "model.mlir", "Overview"]
+    assert browser.title == "net.py: model – tracemap"
 
 
 def test_tabs_move_by_arrow_keys(open_page: Open, small: Path) -> None:
     browser = open_page(small)
-    find(browser, "#tab-overview").send_keys(Keys.ARROW_RIGHT)
+    find(browser, "#tab-F1").send_keys(Keys.ARROW_RIGHT)
     assert view(browser) == "F0"
     assert browser.switch_to.active_element.get_attribute("id") == "tab-F0"
     press(browser, Keys.END)
     assert view(browser) == "scopes"
     press(browser, Keys.ARROW_RIGHT)
-    assert view(browser) == "overview"
+    assert view(browser) == "F1"
     focusable = browser.find_elements(By.CSS_SELECTOR, "[role=tab][tabindex='0']")
-    assert [tab.get_attribute("id") for tab in focusable] == ["tab-overview"]
+    assert [tab.get_attribute("id") for tab in focusable] == ["tab-F1"]
+
+
+def test_two_clicks_lead_from_the_page_to_the_code_of_the_hottest_line(open_page: Open, real: Path) -> None:
+    """The run has no samples."""
+    browser = open_page(real)
+    assert view(browser) == "F1"
+    hottest = find(browser, "#F1 .h10 .a")
+    cost = hottest.text
+    hottest.click()
+    assert find(browser, "#inspector tr").text.split("\n")[0].startswith(f"total {cost}")
+    find(browser, "#inspector a[href^='#kernel']").click()
+    assert view(browser) == "kernels"
+    in_view = """
+        const pane = document.getElementById("kernel-code").getBoundingClientRect();
+        return [...document.querySelectorAll("#kernel-code .kr.related")].map((row) => row.getBoundingClientRect())
+            .filter(({ top, bottom }) => top >= pane.top && bottom <= pane.bottom).length;
+    """
+    settle(browser)
+    assert browser.execute_script(in_view) > 0
+
+
+def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, small: Path) -> None:
+    browser = open_page(small, "#F1L4")
+    rows = [text.replace("\n", " ") for text in texts(browser, "#inspector tr")]
+    assert rows[:2] == ["total 118 ns 84.3 %", "self 0 ns 0.0 %"]
+    assert [tuple(row.split(" ", 1)) for row in rows[2:5]] == [
+        ("main$async_dispatch_0", "50.5 ns 42.8 %"),
+        ("k1", "50 ns 42.4 %"),
+        ("k2", "17.5 ns 14.8 %"),
+    ]
+    assert texts(browser, "#inspector summary") == ["3 ops", "3 dispatches"]
+    assert browser.find_elements(By.CSS_SELECTOR, "#inspector details[open]") == []
+    go(browser, "#F0L2")  # a call: the whole cost of the dispatch inside
+    assert texts(browser, "#inspector tr")[0].replace("\n", " ") == "total 35 ns 25.0 %"
+
+
+def test_before_the_script_has_run_the_first_view_alone_is_shown(browser: Chrome, small: Path, tmp_path: Path) -> None:
+    text = small.read_text(encoding="utf-8")
+    halted = tmp_path / "halted.html"
+    halted.write_text(text[: text.rindex("<script>")] + "</body></html>", encoding="utf-8")
+    browser.get(halted.as_uri())
+    shown = "return [...document.querySelectorAll('main > *')].filter((e) => e.offsetHeight).map((e) => e.id)"
+    assert browser.execute_script("return document.documentElement.className") == "js"
+    assert browser.execute_script(shown) == ["F1"]
+    log(browser, "browser")
+    log(browser, "performance")
+
+
+def test_nodes_of_onnx_models_come_first(open_page: Open, tmp_path: Path) -> None:
+    ops = (op(0, 1, name="onnx.Relu"), op(1, 2, name="onnx.Gemm", scope=("mlp", "up")), op(2, 3, name="util.global"))
+    map_ = graph(ops, (site(0, 0), site(1, 1, kernel="k1")))
+    page = build_page(map_, attribution(map_, {"cpu_ns": {"site0": 2, "site1": 6}}), lambda _: "a\nb\nc\n")
+    write_page(render_page(page), tmp_path / "onnx.html", force=False)
+    browser = open_page(tmp_path / "onnx.html")
+    assert view(browser) == "nodes"
+    assert first_cells(browser, "nodes") == ["mlp/up/Gemm", "Relu (op0)"]
+    find(browser, "#nodes td a").click()
+    assert (view(browser), find(browser, "#inspector h2").text) == ("F0", "op1")
+
+
+def test_the_first_column_stays_and_every_heading_is_explained(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#ops")
+    script = """
+        const panel = document.getElementById(arguments[0]);
+        panel.scrollLeft = 400;
+        const left = (element) => element.getBoundingClientRect().left - panel.getBoundingClientRect().left;
+        const cells = [...panel.querySelectorAll("thead th")];
+        const untitled = cells.filter((cell) => !cell.title).map((cell) => cell.textContent);
+        return [panel.scrollLeft, left(cells[0]), left(panel.querySelector("tbody td")), untitled];
+    """
+    size = {"width": 900, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for panel in ("ops", "sites", "scopes"):
+            go(browser, f"#{panel}")
+            scrolled, head, cell, untitled = browser.execute_script(script, panel)
+            assert (head, cell, untitled) == (0, 0, []), panel
+            assert scrolled or panel == "scopes"
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_details_have_a_handle(open_page: Open, small: Path) -> None:
+    browser = open_page(small, "#F1L4")
+    handle = find(browser, "main > .splitter")
+    before = find(browser, "#inspector").size["width"]
+    handle.send_keys(Keys.ARROW_LEFT)
+    assert find(browser, "#inspector").size["width"] == before + 24
+    press(browser, Keys.ESCAPE)
+    assert not handle.is_displayed()
 
 
 @pytest.mark.long
@@ -292,7 +384,7 @@ def test_every_link_leads_somewhere(open_page: Open, real: Path) -> None:
     for panel in ("ops", "sites", "scopes"):
         find(browser, f"#tab-{panel}").click()
     press(browser, "n")
-    assert view(browser) == "F0"
+    assert view(browser) == "F1"
     targets = browser.execute_script(
         "return [...new Set([...document.querySelectorAll('a')].map((a) => a.getAttribute('href')))]"
     )
@@ -303,7 +395,8 @@ def test_every_link_leads_somewhere(open_page: Open, real: Path) -> None:
     for target in sorted(inside)[:5]:
         go(browser, target)
         assert view(browser) == "kernels"
-        assert texts(browser, "#kernel-ops button.on")[0].split()[0] == target.partition("-")[2]
+        _, _, chosen = target.partition("-")
+        assert [text.split()[0] for text in texts(browser, "#kernel-ops button.on")] == ([chosen] if chosen else [])
     rest -= inside
     assert {target.rstrip("0123456789") for target in rest} == {"#op", "#site"}
     for target in sorted(rest)[:: max(1, len(rest) // 25)]:
@@ -367,7 +460,11 @@ def test_sources_can_be_read_without_scripts(open_page: Open, small: Path) -> No
         assert browser.find_element(By.CSS_SELECTOR, "#F0L4").text == "line 4"
         assert "75 ns" in browser.find_element(By.CSS_SELECTOR, "#top-ops").text
         assert not browser.find_element(By.CSS_SELECTOR, "#ops").is_displayed()
-        assert "need JavaScript" in browser.find_element(By.CSS_SELECTOR, "#overview").text
+        (notice,) = browser.find_elements(By.CSS_SELECTOR, "noscript p")
+        assert notice.text.startswith("JavaScript is off: this page shows the overview and the text of the sources")
+        tops = [browser.find_element(By.CSS_SELECTOR, f"#{name}").rect["y"] for name in ("overview", "F1", "F0")]
+        assert notice.rect["y"] < tops[0]
+        assert tops == sorted(tops)
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
         log(browser, "performance")

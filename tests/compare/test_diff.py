@@ -162,7 +162,7 @@ def test_runs_of_two_models_balance_and_say_what_the_json_says(built: Built, rec
         of_metric = [row for row in rows if row["metric"] == metric["name"]]
         for column, key in (("cost_before", "before"), ("cost_after", "after"), ("change", "change")):
             assert sum(int(row[column]) for row in of_metric) == metric["whole"][key]
-        for groups in ("scopes", "lines"):
+        for groups in ("scopes", "lines", "sources", "python"):
             of_groups = sum(group["amounts"][metric["name"]]["change"] for group in shown[groups])
             assert of_groups + metric["unattributed"]["change"] == metric["whole"]["change"]
     assert 0 < shown["matched_percent"] < 100
@@ -175,7 +175,7 @@ def test_a_line_of_an_op_that_is_gone_is_that_before() -> None:
     """Another op may stand there after, whose line would have had the cost of both."""
     made, one, _ = compared()
     text = one.graph.sources[0].name
-    assert {group.name: group.ops for group in made.lines} == {
+    assert {group.name: group.ops for group in made.sources} == {
         "net.py:1": 1,
         "net.py:2": 2,
         f"{text}:3": 1,

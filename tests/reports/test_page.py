@@ -216,3 +216,45 @@ def test_metrics_that_are_not_whole_numbers_are_shown_in_their_own_unit() -> Non
     (metric,) = whole.metrics
     page = page_of(GRAPH, replace(whole, metrics=(structs.replace(metric, unit="millionths"),)))
     assert [amount_text(3_000_000, page.data.metrics[0], totals=totals) for totals in (False, True)] == ["1.50", "3"]
+
+
+def test_the_users_hottest_file_comes_first_and_names_the_page() -> None:
+    """b.py has the highest cost of its own; lib.py belongs to a library, whatever it costs."""
+    sources = (MODEL, *(SourceFile(name, f"python/{name}", "python") for name in ("lib.py", "a.py", "b.py")))
+    ops = (
+        op(1, 1, frames=[("lib.py", 1), ("a.py", 2)]),
+        op(2, 2, frames=[("lib.py", 1), ("b.py", 1), ("a.py", 3)]),
+    )
+    map_ = structs.replace(graph(ops, (site(0, 1), site(1, 2)), sources=sources), library=("lib.py",))
+    page = build_page(map_, attribution(map_, {"cpu_ns": {"site0": 2, "site1": 5}}), lambda _: "x\ny\nz\n")
+    assert page.data.order == (3, 0, 1, 2)
+    assert page.data.title == "b.py: model"
+    assert build_page(map_, None, lambda _: "x\n").data.order == (2, 0, 1, 3)
+
+
+def test_models_without_python_and_of_onnx_name_themselves() -> None:
+    assert page_of(graph((op(0, 1),)), None).data.title == "model.mlir"
+    nodes = page_of(graph((op(0, 1, name="onnx.Gemm"), op(1, 2, name="util.global"))), None)
+    assert (nodes.data.title, nodes.data.nodes) == ("model.mlir (ONNX)", 1)
+    assert 'aria-controls="nodes"' in render_page(nodes)
+
+
+def test_doubts_are_at_the_top_of_the_page() -> None:
+    costs = attribution(GRAPH, TOTALS)
+    assert page_of(GRAPH, costs).data.notices == ()
+    ops = [
+        structs.replace(
+            result,
+            metrics={
+                name: structs.replace(cost, uncertain=result.op == "op3") for name, cost in result.metrics.items()
+            },
+        )
+        for result in costs.ops
+    ]
+    found = (Diagnostic("noisy", "noisy machine: <b>"), Diagnostic("budget-spent", "stopped"), Diagnostic("odd", "odd"))
+    page = page_of(GRAPH, replace(costs, ops=tuple(ops), diagnostics=found))
+    noisy, stopped, uncertain = page.data.notices
+    assert (noisy, stopped) == ("noisy machine: <b>", "stopped")
+    assert uncertain.startswith("uncertain: 55.4 % of the attributed cpu_ns is in ops marked ~")  # 150 of 271
+    text = render_page(page)
+    assert text.index("noisy machine: &lt;b&gt;") < text.index("<main")

@@ -14,13 +14,13 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tests.released import embedded_libraries
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import ROOT
-from tracemap.attribution.model import UnattributedReason
+from tracemap.attribution.model import Attribution, UnattributedReason, UnattributedRow
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import OpId, TraceGraph
 from tracemap.reports.html import asset
 from tracemap.reports.page.model import Tree
 from tracemap.reports.page.overview_tab import families_of, family_of_name
-from tracemap.runs.model import Peaks
+from tracemap.runs.model import UNKNOWN_PARTS, Peaks
 
 pytestmark = pytest.mark.quick
 
@@ -71,12 +71,41 @@ def test_trees_have_the_whole_work_and_few_nodes(many: int) -> None:
             assert sum(int(text.split()[0].replace(",", "")) for text in words) == many
 
 
-def test_disturbance_is_no_work_and_in_no_tree() -> None:
-    rows = [row for row in COSTS.unattributed if row.reason is not UnattributedReason.OUTLIERS]
-    for number, metric in enumerate(COSTS.metrics):
-        whole = metric.attributed + sum(row.metrics.get(metric.name, 0) for row in rows)
-        for tree in page_of(GRAPH, COSTS).data.trees:
-            assert inclusive(tree, number)["all"] == whole == metric.work
+def with_outliers(costs: Attribution, outliers: int) -> Attribution:
+    """The same costs after calls of site0 took longer, in all metrics."""
+    metrics = [
+        structs.replace(metric, measured=metric.measured + outliers, unattributed=metric.unattributed + outliers)
+        for metric in costs.metrics
+    ]
+    row = UnattributedRow(UnattributedReason.OUTLIERS, 1, {metric.name: outliers for metric in metrics})
+    sites = [
+        replace(
+            result,
+            metrics={name: structs.replace(cost, outliers=outliers) for name, cost in result.metrics.items()},
+        )
+        if result.site == "site0"
+        else result
+        for result in costs.sites
+    ]
+    return replace(costs, metrics=tuple(metrics), unattributed=(*costs.unattributed, row), sites=tuple(sites))
+
+
+def test_outliers_are_a_cell_and_trees_have_all_that_was_measured() -> None:
+    for tree in page_of(GRAPH, with_outliers(COSTS, 70)).data.trees:
+        for number, metric in enumerate(COSTS.metrics):
+            found = inclusive(tree, number)
+            assert found["all > no op > outliers"] == 70
+            assert found["all"] == metric.measured + 70 > metric.work
+
+
+def test_outliers_are_a_part_of_the_elapsed_time() -> None:
+    """The calls of kernels took 28 ns and 7 ns of outliers, so a fifth of the kernels' 100 ns is outliers."""
+    parts = structs.replace(UNKNOWN_PARTS, kernels_ns=100, queue_ns=30)
+    late = with_outliers(COSTS, 7)
+    elapsed = page_of(GRAPH, replace(late, run=structs.replace(late.run, elapsed=parts))).data.elapsed
+    assert [(part.name, part.ns) for part in elapsed] == [("kernels", 80), ("outliers", 20), ("queue", 30)]
+    steady = page_of(GRAPH, replace(COSTS, run=structs.replace(COSTS.run, elapsed=parts))).data.elapsed
+    assert [(part.name, part.ns) for part in steady] == [("kernels", 100), ("queue", 30)]
 
 
 def test_a_map_alone_has_no_pictures() -> None:

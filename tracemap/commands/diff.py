@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tracemap.capture.calling import Call
     from tracemap.capture.outputs import Array, Tolerance
     from tracemap.compare.model import Comparison, Comparisons
-    from tracemap.compare.sides import Side
+    from tracemap.compare.sides import Configurations, Side
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks
@@ -392,7 +392,7 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
     progress("comparing")
     # The minimum change to report is the smaller of both options.
     threshold = min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
-    comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=threshold)
+    comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=threshold, raw=options.raw)
     if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
         names = ", ".join(metric.name for metric in comparison.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: a side lacks this metric; common metrics are: {names}")
@@ -447,8 +447,18 @@ def _joined(
     names = tuple(run.name for run in runs)
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
-    known = remarks, loaded.compile_times()
+    known = remarks, loaded.compile_times(), partial(_configurations, loaded)
     return loaded, Side(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
+
+
+def _configurations(bundle: Bundle) -> Configurations:
+    """The lowering configurations of a bundle's kernels; empty if it does not keep them, or nothing can parse them."""
+    with suppress(ImportError, TracemapError):
+        from tracemap.ir.parsing import MlirParser
+        from tracemap.kernels.configurations import settings_of_kernels
+
+        return settings_of_kernels(MlirParser().parse(bundle.configured()))
+    return {}
 
 
 def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None:

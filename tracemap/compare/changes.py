@@ -8,7 +8,14 @@ from functools import cache
 from typing import Final, Literal
 
 from tracemap.attribution.model import split_rule_text
-from tracemap.compare.model import FusionChange, KernelCode, KernelDifference, Match, RemarkDifference
+from tracemap.compare.model import (
+    FusionChange,
+    KernelCode,
+    KernelDifference,
+    Match,
+    RemarkDifference,
+    SettingDifference,
+)
 from tracemap.compare.sides import Side
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
@@ -104,7 +111,7 @@ def kernel_differences(before: Side, after: Side, matches: Sequence[Match]) -> I
     """Kernels with changed code, and kernels without a counterpart. Counterparts share most ops."""
     if before.graph.module.sha256 == after.graph.module.sha256:
         return
-    counterparts = _counterparts(before, after, matches)
+    counterparts = counterparts_of(before, after, matches)
     for kernel in after.graph.kernels:
         counterpart = counterparts.get(kernel.name)
         if counterpart is None:
@@ -117,7 +124,7 @@ def kernel_differences(before: Side, after: Side, matches: Sequence[Match]) -> I
             yield KernelDifference(kernel.name, UNKNOWN, before.figures(kernel.name), KernelCode())
 
 
-def _counterparts(before: Side, after: Side, matches: Sequence[Match]) -> dict[str, str]:
+def counterparts_of(before: Side, after: Side, matches: Sequence[Match]) -> dict[str, str]:
     """For kernels after, the kernel before that shares most ops. Each is assigned once."""
     common: Counter[tuple[str, str]] = Counter()
     for match in matches:
@@ -131,6 +138,53 @@ def _counterparts(before: Side, after: Side, matches: Sequence[Match]) -> dict[s
             counterparts[new] = old
             used.add(old)
     return counterparts
+
+
+def setting_differences(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[SettingDifference]:
+    """What differs in versions, flags, conditions of the runs, and lowering configurations of kernels."""
+    first, second = _settings(before), _settings(after)
+    for name in dict.fromkeys((*first, *second)):
+        values = first.get(name, UNKNOWN), second.get(name, UNKNOWN)
+        of_runs = name not in _BUILD_SETTINGS and not name.startswith("-")
+        if values[0] != values[1] and not (of_runs and UNKNOWN in values):
+            yield SettingDifference(UNKNOWN, name, *values)
+    if before.graph.module.sha256 == after.graph.module.sha256:
+        return
+    counterparts = counterparts_of(before, after, matches)
+    for kernel in after.graph.kernels:
+        old, new = (
+            before.configuration_of.get(counterparts.get(kernel.name, "")),
+            after.configuration_of.get(kernel.name),
+        )
+        if old is not None and new is not None:
+            for name in dict.fromkeys((*old, *new)):
+                if old.get(name) != new.get(name):
+                    yield SettingDifference(kernel.name, name, old.get(name, UNKNOWN), new.get(name, UNKNOWN))
+
+
+_BUILD_SETTINGS: Final = ("compiler",)
+
+
+def _settings(side: Side) -> dict[str, Text]:
+    """Settings of the build and of the runs, by name; flags that are given several times have all their values."""
+    settings: dict[str, Text] = {"compiler": side.graph.module.iree_compiler}
+    for flag in side.graph.module.flags:
+        name, equals, value = flag.partition("=")
+        earlier = settings.get(name)
+        settings[name] = (f"{earlier} " if earlier else "") + (value if equals else "true")
+    headers = [attribution.run for attribution in side.attributions]
+    values: Sequence[tuple[str, Callable[[RunHeader], Integer | Text]]] = (
+        ("tools", lambda run: ", ".join(run.tools) or UNKNOWN),
+        ("host", lambda run: run.machine.host),
+        ("processor", lambda run: run.machine.cpu_model),
+        ("device", lambda run: run.device),
+        ("workers", lambda run: run.workers),
+        ("function", lambda run: run.function),
+    )
+    for name, value_of in values if headers else ():
+        text = _distinct(map(value_of, headers))
+        settings[name] = UNKNOWN if text == _UNKNOWN else text
+    return settings
 
 
 def settings_differ(before: Side, after: Side, *, same_model: bool) -> Iterator[Diagnostic]:

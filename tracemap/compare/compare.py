@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.attribution.model import Attribution
-from tracemap.compare.changes import kernel_differences, regrouped, remark_differences, settings_differ
+from tracemap.compare.changes import (
+    kernel_differences,
+    regrouped,
+    remark_differences,
+    setting_differences,
+    settings_differ,
+)
 from tracemap.compare.findings import NO_CORRECTION, Machine, MeasuredOp, MedianInterval, findings, machine_of, op_ratio
 from tracemap.compare.model import (
     BASIS,
@@ -29,7 +35,7 @@ from tracemap.compare.sides import UNKNOWN_WORK, Costs, Side, amount, are_per_in
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.map.model import Op, OpId
-from tracemap.map.query import scope_text, stack_of
+from tracemap.map.query import python_frame, scope_text
 from tracemap.runs.model import TIME_METRICS
 from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
@@ -142,19 +148,26 @@ class Pair:
         return op
 
 
+def _in_time(line: str, pair: Pair) -> str:
+    """A line with the suffix "(before)" if the op is gone, since another op may stand there after."""
+    return line if pair.after else f"{line} (before)"
+
+
 def match_by_identity(before: Side, after: Side) -> tuple[Match, ...]:
     """Match ops by identity, for two maps of the same model."""
     known = after.graph.op_by_id
     return tuple(Match(op.id, op.id, MatchKind.IDENTITY, edited=False) for op in before.graph.ops if op.id in known)
 
 
-def compare(before: Side, after: Side, matches: Sequence[Match], *, same_model: bool, threshold: float) -> Comparison:
-    """Compare two sides with matched ops; `threshold` in percent.
+def compare(
+    before: Side, after: Side, matches: Sequence[Match], *, same_model: bool, threshold: float, raw: bool = False
+) -> Comparison:
+    """Compare two sides with matched ops; `threshold` in percent, `raw`: without correction for the machine's speed.
 
     Raises:
         Unbalanced: the changes do not add up.
     """
-    return _Comparing(before, after, matches, same_model, threshold).comparison()
+    return _Comparing(before, after, matches, same_model, threshold, raw).comparison()
 
 
 @dataclass(frozen=True)
@@ -164,6 +177,7 @@ class _Comparing:
     matches: Sequence[Match]
     same_model: bool
     threshold: float
+    raw: bool
 
     def comparison(self) -> Comparison:
         machine, measured = self._measured
@@ -176,7 +190,9 @@ class _Comparing:
             matched_percent=round(200 * len(self.matches) / ops, 2) if ops else 100.0,
             invocations=BASIS if self._per_invocation and self.metrics else UNKNOWN,
             threshold_percent=self.threshold,
+            settings=tuple(setting_differences(self.before, self.after, self.matches)),
             drift=machine.drift,
+            basis="corrected" if machine.drift.ops else "raw",
             findings=findings(measured, self._time, self.threshold, machine),
             metrics=tuple(self._metric(name, unit) for name, unit in self.metrics),
             ops=tuple(
@@ -185,6 +201,8 @@ class _Comparing:
             ),
             scopes=self._groups(lambda pair: self._scope(pair) or "(no scope)"),
             lines=self._groups(self._line),
+            sources=self._groups(self._source),
+            python=self._groups(lambda pair: self._python(pair) or "(no Python line)"),
             unattributed=tuple(self._unattributed()),
             regrouped=tuple(regrouped(self.before, self.after, self.matches)),
             kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
@@ -203,8 +221,8 @@ class _Comparing:
     @cached_property
     def _costs(self) -> tuple[Costs, Costs]:
         before, after = (
-            costs(side.attributions, self.metrics, per_invocation=self._per_invocation)
-            for side in (self.before, self.after)
+            costs(side.attributions, self.metrics, per_invocation=self._per_invocation, slowdown=slowdown)
+            for side, slowdown in ((self.before, 1), (self.after, self._measured[0].drift.ratio))
         )
         return before, after
 
@@ -224,9 +242,13 @@ class _Comparing:
 
     @cached_property
     def differences(self) -> tuple[OpDifference, ...]:
-        return tuple(map(self._difference, self.pairs))
+        return tuple(map(self._difference, self.pairs, self._codes))
 
-    def _difference(self, pair: Pair) -> OpDifference:
+    @cached_property
+    def _codes(self) -> tuple[Text, ...]:
+        return tuple(map(self._code, self.pairs))
+
+    def _difference(self, pair: Pair, code: Text) -> OpDifference:
         old, new, match = pair.before, pair.after, pair.match
         return OpDifference(
             before=old.id if old else UNKNOWN,
@@ -240,7 +262,7 @@ class _Comparing:
             scope=tuple(filter(None, self._scope(pair).split("/"))),
             outcome_before=old.outcome.value if old else UNKNOWN,
             outcome_after=new.outcome.value if new else UNKNOWN,
-            code=self._code(pair),
+            code=code,
             amounts=self._amounts(pair),
         )
 
@@ -248,16 +270,20 @@ class _Comparing:
         return scope_text((self.after if pair.after else self.before).graph, pair.shown)
 
     def _line(self, pair: Pair) -> str:
-        """The source line of an op: of Python if known, else of the model.
-
-        A gone op's line gets the suffix "(before)", since another op may stand there after.
-        """
+        """The line of an op in the model."""
         op = pair.shown
-        frames = stack_of((self.after if pair.after else self.before).graph, op)
-        file, line = (frames[0].file, frames[0].line) if frames else (op.file, op.line)
-        if isinstance(file, Unknown) or isinstance(line, Unknown):
+        if isinstance(op.file, Unknown) or isinstance(op.line, Unknown):
             return "(unknown)"
-        return f"{file}:{line}" + (" (before)" if pair.after is None else "")
+        return _in_time(f"{op.file}:{op.line}", pair)
+
+    def _source(self, pair: Pair) -> str:
+        """The source line of an op: the user's own line of Python, else its ONNX node, else its line in the model."""
+        return self._python(pair) or (_in_time(pair.shown.node, pair) if pair.shown.node else self._line(pair))
+
+    def _python(self, pair: Pair) -> str:
+        """The innermost line of an op in the user's own Python; "" if it has none."""
+        frame = python_frame((self.after if pair.after else self.before).graph, pair.shown)
+        return _in_time(f"{frame.file}:{frame.line}", pair) if frame else ""
 
     def _amounts(self, pair: Pair) -> Mapping[str, Amount]:
         before, after = self._costs
@@ -333,31 +359,29 @@ class _Comparing:
         names = [name for name, _ in self.metrics]
         return next((name for name in TIME_METRICS if name in names), "")
 
-    @property
+    @cached_property
     def _measured(self) -> tuple[Machine, Sequence[MeasuredOp]]:
         """The machine's drift, and the costs of all differences; empty if there is no time metric."""
         metric = self._time
         if not metric:
             return NO_CORRECTION, ()
         # If runs were recorded under different conditions, unchanged code may well cost more or less.
-        comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
+        comparable = not (self.raw or any(settings_differ(self.before, self.after, same_model=self.same_model)))
         before, after = self.before.spreads(metric), self.after.spreads(metric)
         work_before, work_after = self.before.work_of(metric), self.after.work_of(metric)
         measured = [
             MeasuredOp(
-                difference.before,
-                difference.after,
-                difference.name,
+                *(old, new),
+                pair.shown.name,
                 pair.shown.line,
-                before.get(difference.before, ()),
-                after.get(difference.after, ()),
+                before.get(old, ()),
+                after.get(new, ()),
                 same_code=comparable
-                and difference.code == SAME
-                and work_before.get(difference.before, UNKNOWN_WORK).is_that_of(
-                    work_after.get(difference.after, UNKNOWN_WORK)
-                ),
+                and code == SAME
+                and work_before.get(old, UNKNOWN_WORK).is_that_of(work_after.get(new, UNKNOWN_WORK)),
             )
-            for pair, difference in zip(self.pairs, self.differences, strict=True)
+            for pair, code in zip(self.pairs, self._codes, strict=True)
+            for old, new in [(pair.before.id if pair.before else UNKNOWN, pair.after.id if pair.after else UNKNOWN)]
         ]
         machine = machine_of(measured)
         # A single run per side shows nothing of the variation between runs. A correction within it would make its
@@ -388,6 +412,11 @@ class _Comparing:
                 more = f" (and {len(messages) - 1} more such notes)" if len(messages) > 1 else ""
                 yield Diagnostic(slug, f"{word}: {messages[0]}{more}")
         yield from settings_differ(self.before, self.after, same_model=self.same_model)
+        same_module = self.before.graph.module.sha256 == self.after.graph.module.sha256
+        for side, word in ((self.before, "before"), (self.after, "after")):
+            if side.graph.kernels and not (same_module or side.configuration_of):
+                text = f"tile sizes and pipelines of the kernels {word} are unknown, so configurations are not compared"
+                yield Diagnostic("configurations-unknown", text)
         if self.metrics and not self._per_invocation:
             text = "the number of invocations of a run is unknown, so amounts are sums over whole runs"
             yield Diagnostic("invocations-unknown", text)

@@ -252,13 +252,13 @@ def _finding(op: MeasuredOp, metric: str, threshold: float, machine: Machine, le
         # An op whose cost some runs of the opposite side lack has no spreads there, but does exist.
         exists_once = other is UNKNOWN or bool(op.new_costs if gone else op.old_costs)
         if exists_once and min(run.low for run in own) > least / LEAST_SHARE * threshold / 100:
-            yield _as_finding("gone" if gone else "new", op, metric, OpRatio(0.0, 0.0, 0.0))
+            yield _as_finding("gone" if gone else "new", op, metric, machine, OpRatio(0.0, 0.0, 0.0))
         return
     ratio, limit = machine.ratio_of(op), 1 + threshold / 100
     if ratio is None or abs(ratio.median - 1) * _median(op.old_costs) < least:
         return
     if max(ratio.median, 1 / ratio.median) > machine.drift.spread and (ratio.low > limit or ratio.high < 1 / limit):
-        yield _as_finding("slower" if ratio.low > limit else "faster", op, metric, op_ratio(ratio))
+        yield _as_finding("slower" if ratio.low > limit else "faster", op, metric, machine, op_ratio(ratio))
 
 
 def op_ratio(ratio: MedianInterval) -> OpRatio:
@@ -271,7 +271,7 @@ def _costs_nothing(runs: Sequence[MedianInterval]) -> bool:
     return all(run.high <= 0 for run in runs)
 
 
-def _as_finding(kind: FindingKind, op: MeasuredOp, metric: str, ratio: OpRatio) -> Finding:
+def _as_finding(kind: FindingKind, op: MeasuredOp, metric: str, machine: Machine, ratio: OpRatio) -> Finding:
     return Finding(
         kind=kind,
         before=op.before,
@@ -280,7 +280,7 @@ def _as_finding(kind: FindingKind, op: MeasuredOp, metric: str, ratio: OpRatio) 
         line=op.line,
         metric=metric,
         median_before=round(_median(op.old_costs)) if op.old_costs else UNKNOWN,
-        median_after=round(_median(op.new_costs)) if op.new_costs else UNKNOWN,
+        median_after=round(_median(op.new_costs) / machine.drift.ratio) if op.new_costs else UNKNOWN,
         ratio=ratio.ratio,
         ratio_low=ratio.ratio_low,
         ratio_high=ratio.ratio_high,

@@ -17,9 +17,9 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import OpId
 
-COMPARISON_VERSION: Final = 4
+COMPARISON_VERSION: Final = 5
 """Version of the JSON. 2 added the name before, and approximate matches between dialects. 3 added `ratio`, the ratio of
-medians."""
+medians. 5 corrects times for the machine's speed (`basis`), lists differing settings, and has lines of three kinds."""
 BASIS: Final = 1000
 """Amounts are per 1000 invocations, in integers. Per invocation, small costs would round to 0."""
 
@@ -65,7 +65,7 @@ class ComparedSide(Record, frozen=True):
     module_sha256: str
     run: Annotated[Text, Meta(description="The run's name; of several runs, the first; null: no run.")]
     iterations: Integer
-    invocation_ns: Annotated[Integer, Meta(description="Median time of an invocation.")]
+    invocation_ns: Annotated[Integer, Meta(description="Median time of an invocation, as recorded.")]
     ops: Count
     compile_ns: Annotated[Integer, Meta(description="Wall time of iree-compile.")] = UNKNOWN
     compile_cpu_ns: Annotated[Integer, Meta(description="CPU time of iree-compile.")] = UNKNOWN
@@ -81,7 +81,7 @@ class Amount(Record, frozen=True):
 
 
 class OpRatio(Record, frozen=True):
-    """An op's cost per invocation after over that before, with its interval, corrected for drift of the machine."""
+    """An op's cost per invocation after over that before, with its interval, on the comparison's basis."""
 
     ratio: float
     ratio_low: float
@@ -119,7 +119,7 @@ class OpDifference(Record, frozen=True):
 
 
 class GroupedCost(Record, frozen=True):
-    """Cost of all ops of a scope or source line, with its name after, or before if it is gone."""
+    """Cost of all ops of a scope or line, with its name after, or before if it is gone."""
 
     name: str
     ops: Count
@@ -155,7 +155,7 @@ FindingKind = Literal["slower", "faster", "new", "gone"]
 class Finding(Record, frozen=True):
     """An op whose cost changed significantly.
 
-    Medians are per invocation. The ratio is corrected for drift of the machine. Ops that are `new` or `gone` have no
+    Medians are per invocation. Medians and ratio have the comparison's basis. Ops that are `new` or `gone` have no
     ratio: they exist in one model only, or cost nothing in the other side's runs, such as in a branch not taken.
     """
 
@@ -233,6 +233,15 @@ class RemarkDifference(Record, frozen=True):
     count: Positive
 
 
+class SettingDifference(Record, frozen=True):
+    """A setting that differs: of the build, of the runs, or of a kernel's lowering configuration."""
+
+    kernel: Annotated[Text, Meta(description="The kernel, by its name after; null: the whole build or run.")]
+    name: Annotated[str, Meta(description="`compiler`, a flag, `device`, `pipeline`, a tiling level such as `vector`.")]
+    before: Annotated[Text, Meta(description="Null: the side does not have it.")]
+    after: Annotated[Text, Meta(description="Null: the side does not have it.")]
+
+
 class Unbalanced(AssertionError):
     """The changes do not add up. This is a defect of tracemap, not of its input."""
 
@@ -244,7 +253,7 @@ class Comparison(Document, frozen=True, kw_only=True):
         Unbalanced: the changes of ops and unattributed costs do not add up to the total change of a metric.
     """
 
-    schema_version: Literal[4] = COMPARISON_VERSION
+    schema_version: Literal[5] = COMPARISON_VERSION
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
@@ -252,12 +261,23 @@ class Comparison(Document, frozen=True, kw_only=True):
     matched_percent: Annotated[float, Meta(description="Matched ops in percent of all ops of both models.")]
     invocations: Annotated[Integer, Meta(description="Number of invocations of the amounts; null: sums of whole runs.")]
     threshold_percent: float
+    settings: Annotated[
+        tuple[SettingDifference, ...], Meta(description="What differs in versions, flags, runs and configurations.")
+    ]
     drift: Drift
+    basis: Annotated[
+        Literal["corrected", "raw"],
+        Meta(description="Of all times: corrected (after divided by `drift.ratio`), or raw, as recorded."),
+    ]
     findings: tuple[Finding, ...]
     metrics: tuple[MetricDifference, ...]
     ops: tuple[OpDifference, ...]
     scopes: tuple[GroupedCost, ...]
-    lines: tuple[GroupedCost, ...]
+    lines: Annotated[tuple[GroupedCost, ...], Meta(description="By line of the model.")]
+    sources: Annotated[
+        tuple[GroupedCost, ...], Meta(description="By own line of Python, else ONNX node, else line of the model.")
+    ]
+    python: Annotated[tuple[GroupedCost, ...], Meta(description="By own line of Python.")]
     unattributed: tuple[UnattributedDifference, ...]
     regrouped: tuple[FusionChange, ...]
     kernels: tuple[KernelDifference, ...]
@@ -280,7 +300,7 @@ class Comparison(Document, frozen=True, kw_only=True):
 class Comparisons(Document, frozen=True, kw_only=True):
     """Several bundles, compared with the same baseline."""
 
-    schema_version: Literal[4] = COMPARISON_VERSION
+    schema_version: Literal[5] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
     comparisons: tuple[Comparison, ...]
 

@@ -18,6 +18,7 @@ from tracemap.machine.code_figures import address_free_code, figures_of
 from tracemap.machine.images import CodeFunction, Image, kernel_images
 from tracemap.map.bundle_documents import UNKNOWN_TIMES, CompileTimes, Remarks
 from tracemap.map.model import OpId, TraceGraph
+from tracemap.runs.model import TIME_METRICS
 
 # ---- costs
 
@@ -67,8 +68,17 @@ def are_per_invocation(before: Sequence[Attribution], after: Sequence[Attributio
     return all(not isinstance(count, Unknown) and count > 0 for count in counts)
 
 
-def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, per_invocation: bool) -> Costs:
-    """Sum the costs of a side's runs, scaled to `BASIS` invocations or unscaled; `metrics` with units."""
+def costs(
+    runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, per_invocation: bool, slowdown: float = 1
+) -> Costs:
+    """Sum the costs of a side's runs, scaled to `BASIS` invocations or unscaled.
+
+    Args:
+        runs: the runs of the side.
+        metrics: names and units.
+        per_invocation: scale to invocations.
+        slowdown: divisor of times, with four decimal places.
+    """
     wholes, ops, unattributed = {}, {}, {}
     for name, unit in metrics:
         op_sums, reason_sums = Counter[str](), Counter[str]()
@@ -82,23 +92,29 @@ def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, pe
                 reason_sums[row.reason.value] += row.metrics[name] * factor
         count = invocations_of(runs, name)
         values = [*op_sums.values(), *reason_sums.values()]
-        scaled = scaled_to(values, count) if per_invocation and isinstance(count, int) else values
+        divisor, factor = (count, BASIS) if per_invocation and isinstance(count, int) else (1, 1)
+        if name in TIME_METRICS and slowdown != 1:
+            divisor, factor = divisor * round(slowdown * _DECIMALS), factor * _DECIMALS
+        scaled = scaled_to(values, divisor, factor)
         wholes[name] = sum(scaled)
         ops[name] = dict(zip(op_sums, scaled, strict=False))
         unattributed[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
     return Costs(wholes, ops, unattributed)
 
 
-def scaled_to(values: Sequence[int], count: int) -> list[int]:
-    """Scale sums over `count` invocations to `BASIS`. The integers add up to the rounded exact sum.
+_DECIMALS: Final = 10_000
+
+
+def scaled_to(values: Sequence[int], divisor: int, factor: int = BASIS) -> list[int]:
+    """Scale integers, such as sums over `divisor` invocations to `factor` of them; they add up to the rounded sum.
 
     Units lost by rounding down go, one each, to the largest remainders (Hamilton's method).
     """
-    if count == BASIS:
+    if divisor == factor:
         return list(values)
-    parts = [value * BASIS // count for value in values]
-    missing = rounded_ratio(sum(values) * BASIS, count) - sum(parts)
-    remainders = [value * BASIS % count for value in values]
+    parts = [value * factor // divisor for value in values]
+    missing = rounded_ratio(sum(values) * factor, divisor) - sum(parts)
+    remainders = [value * factor % divisor for value in values]
     for index in sorted(range(len(remainders)), key=remainders.__getitem__, reverse=True)[:missing]:
         parts[index] += 1
     return parts
@@ -134,12 +150,21 @@ class Work:
 UNKNOWN_WORK: Final = Work(UNKNOWN, UNKNOWN)
 
 
+Configurations = Mapping[str, Mapping[str, str]]
+"""The lowering configuration of each kernel: pipeline, and sizes by tiling level."""
+
+
+def no_configurations() -> Configurations:
+    """The configurations of a bundle whose kernels cannot be read."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Side:
     """A side: a bundle's name and map, its runs' costs if any, and a reader of its machine code (`images`).
 
     `runs`: names of the runs; `attributions`: one for each run, of runs that can be summed; `remarks`: the compiler's
-    remarks, if the bundle has them; `compiled`: compile times.
+    remarks, if the bundle has them; `compiled`: compile times; `configurations`: reads those of the kernels.
     """
 
     name: str
@@ -150,6 +175,12 @@ class Side:
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
     compiled: CompileTimes = UNKNOWN_TIMES
+    configurations: Callable[[], Configurations] = no_configurations
+
+    @cached_property
+    def configuration_of(self) -> Configurations:
+        """The lowering configurations of the kernels; empty if they cannot be read."""
+        return self.configurations()
 
     @cached_property
     def said(self) -> ComparedSide:

@@ -113,14 +113,14 @@ def set_line_locations(parser: MlirParser, module: Module) -> tuple[KernelText, 
     """
     names = KernelNames()
     texts: dict[str, KernelText] = {}
-    for inner, function in _kernel_functions(module):
+    for inner, function in kernel_functions(module):
         kernel = string_attribute(function, "sym_name")
         if kernel not in texts:
             texts[kernel] = _line_kernel(parser, inner, function, kernel, names.file_of(kernel))
     return tuple(texts.values())
 
 
-def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
+def kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
     """The functions that executables export, with their enclosing modules (module first)."""
     for executable in nested(module.operation):
         if executable.name != "hal.executable":

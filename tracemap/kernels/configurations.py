@@ -11,8 +11,8 @@ from typing import Final
 
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import names_file
-from tracemap.ir.executables import Executable
-from tracemap.ir.parsing import MlirParser, Operation, walk
+from tracemap.ir.executables import Executable, kernel_functions
+from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
 
 # ---- configuring
 #
@@ -116,10 +116,23 @@ _PIPELINE_NAME = re.compile(r"pipeline = (?:#[\w.]+pipeline<)?(\w+)")
 
 def configuration(function: Operation) -> str:
     """A kernel's pipeline, and the tiles of its most tiled operation: `CPUDefault distribution=[64, 64, 0]`."""
+    settings = dict(lowering_settings(function))
+    pipeline = settings.pop("pipeline", "")
+    return " ".join([*([pipeline] if pipeline else []), *(f"{name}={sizes}" for name, sizes in settings.items())])
+
+
+def lowering_settings(function: Operation) -> Mapping[str, str]:
+    """A kernel's pipeline, and the tile sizes of its most tiled operation by tiling level, as texts."""
     match = _PIPELINE_NAME.search(str(function.attributes.get("translation_info", "")))
     configs = (str(op.attributes.get("lowering_config", "")) for op in walk(function))
     tiles = max(map(_TILES.findall, configs), key=len, default=[])
-    return " ".join([*([match[1]] if match else []), *(f"{name}=[{sizes}]" for name, sizes in tiles)])
+    return ({"pipeline": match[1]} if match else {}) | {name: f"[{sizes}]" for name, sizes in tiles}
+
+
+def settings_of_kernels(module: Module) -> Mapping[str, Mapping[str, str]]:
+    """The lowering settings of all kernels of a configured module, by name."""
+    functions = (function for _, function in kernel_functions(module))
+    return {string_attribute(function, "sym_name"): lowering_settings(function) for function in functions}
 
 
 Sizes = tuple[int, ...]

@@ -229,7 +229,14 @@ class DiffOptions(Options):
         "Exit with status 1 if a cost grew significantly by more than this percentage. Such costs are "
         "listed regardless of --threshold.",
     )
-    by: Literal["op", "scope", "line"] = option("op", "Rows of the text table.")
+    raw: bool = option(
+        False,
+        "Compare times as recorded.  [without it: corrected for the machine's speed, which ops with unchanged code "
+        "measure]",
+    )
+    by: Literal["op", "scope", "line", "source", "python"] = option(
+        "op", "Rows of the text table. source: your own line of Python, else the ONNX node, else the model's line."
+    )
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
     top: int = count(20, "Rows of the text tables; 0: all.", at_least=0)
     rule: Rule | None = option(None, RULE_HELP)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, UnattributedReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
-from tracemap.compare.model import Drift
+from tracemap.compare.model import Comparison
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, has_slug
 from tracemap.core.units import (
     UNKNOWN,
@@ -133,12 +133,28 @@ def with_interval(median_ns: Integer, low_ns: Integer, high_ns: Integer) -> str:
     return f"{format_ns(median_ns)} (95 %: {low.removesuffix(f' {unit}')} to {high})"
 
 
-def drift_text(drift: Drift) -> str:
-    """The speed of unchanged ops after, compared with before."""
-    unchanged = plural(drift.ops, "unchanged op")
-    if drift.ratio < 1:
-        return f"{unchanged} ran {1 / drift.ratio:.2f}x faster, so the machine was faster"
-    return f"{unchanged} ran {drift.ratio:.2f}x slower, so the machine was slower"
+def basis_text(comparison: Comparison) -> str:
+    """Whether times are as recorded or corrected for the machine's speed, in a sentence; "" without costs."""
+    if not comparison.metrics:
+        return ""
+    ratio, unchanged = comparison.drift.ratio, f"{plural(comparison.drift.ops, 'op')} with unchanged code"
+    if comparison.basis == "raw":
+        why = ", since the runs differ in more than code" if has_slug(comparison.diagnostics, "settings-differ") else ""
+        return f"times are as recorded, not corrected for the machine's speed{why}"
+    if ratio == 1:
+        return f"times are as recorded: {unchanged} ran equally fast"
+    speed = f"{_factor(1 / ratio)} faster" if ratio < 1 else f"{_factor(ratio)} slower"
+    return (
+        f"times are corrected for the machine's speed: {unchanged} ran {speed} after, so all times after are divided "
+        f"by {ratio:.4g} (--raw: as recorded)"
+    )
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}x" if value >= _NOTABLE else f"{100 * (value - 1):.2g} %"
+
+
+_NOTABLE: Final = 1.01
 
 
 # ---- advice on devices, for runs that spend most of their time outside kernels

@@ -14,7 +14,7 @@ from tracemap.compare.sides import Side
 from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
-from tracemap.reports.advice import drift_text, scaled_unit
+from tracemap.reports.advice import basis_text, scaled_unit
 from tracemap.reports.cost_lookup import default_metric
 from tracemap.reports.diff.rows import (
     DiffBox,
@@ -154,7 +154,7 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
         facts=tuple(_facts(before.compared, after.compared)),
         findings=tuple(_finding(rows, finding) for finding in comparison.findings),
         nothing_found=_nothing_found(comparison),
-        machine=_machine(comparison),
+        machine=basis_text(comparison).capitalize(),
         metric=default_metric(comparison.metrics),
         metrics=metrics,
         ops=rows.ops(),
@@ -223,12 +223,6 @@ def _nothing_found(comparison: Comparison) -> str:
     if not comparison.metrics:
         return "The runs have no metric in common: only the maps are compared."
     return f"No significant change (> {comparison.threshold_percent:g} %)."
-
-
-def _machine(comparison: Comparison) -> str:
-    if not comparison.drift.ops:
-        return ""
-    return f"{drift_text(comparison.drift)}; ratios are corrected for it."
 
 
 def _finding(rows: Rows, finding: Finding) -> FindingRow:

@@ -1,8 +1,9 @@
-"""Text of `diff`: significant changes first, then costs before and after, then changes of ops, fusion and kernels."""
+"""Text of `diff`: settings that differ, significant changes, costs before and after, changes of ops and kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
@@ -17,10 +18,12 @@ from tracemap.compare.model import (
     OpDifference,
     RemarkDifference,
     match_counts,
+    total,
 )
-from tracemap.core.units import Integer, Unknown, format_mean, format_ns, format_share, plural
+from tracemap.core.units import UNKNOWN, Integer, Unknown, format_mean, format_ns, format_share, plural
+from tracemap.map.model import Outcome
 from tracemap.options.results import DiffOptions
-from tracemap.reports.advice import drift_text, scaled_unit
+from tracemap.reports.advice import basis_text, scaled_unit
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 
@@ -43,6 +46,7 @@ def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> Non
     """Print a comparison of two bundles."""
     terminal = console(out)
     _print_head(terminal, comparison)
+    _print_settings(terminal, comparison, options)
     _print_findings(terminal, comparison)
     metric = _main_metric(comparison, options.metric)
     if metric is not None:
@@ -55,10 +59,11 @@ def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> Non
 
 
 def _print_head(terminal: Console, comparison: Comparison) -> None:
+    recorded = " as recorded" if comparison.drift.ratio != 1 else ""
     for label, side in (("before", comparison.before), ("after", comparison.after)):
         run = "no run" if isinstance(side.run, Unknown) else side.run
         invocations = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
-        time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}"
+        time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}{recorded}"
         say(terminal, f"{label}: {side.bundle}, {run}{invocations}{time}, {plural(side.ops, 'op')}")
     if times := compile_times(comparison):
         say(terminal, f"compile time: {times}")
@@ -83,6 +88,56 @@ def compile_times(comparison: Comparison) -> str:
     return f"{wall}, CPU time {cpu}"
 
 
+# ---- settings
+
+
+_SETTINGS: Final = (
+    Heading("what differs", least=12),
+    Heading("setting", least=12),
+    Heading("before", least=12, words=True),
+    Heading("after", least=12, words=True),
+)
+
+
+def _print_settings(terminal: Console, comparison: Comparison, options: DiffOptions) -> None:
+    """Print differing versions, flags and conditions of runs, then the configurations of kernels."""
+    if not comparison.settings:
+        say(terminal, same_settings_text(comparison))
+        return
+    kernels = dict.fromkeys(setting.kernel for setting in comparison.settings if isinstance(setting.kernel, str))
+    shown = [UNKNOWN, *list(kernels)[: _rows(options)]]
+    rows = [row for row in settings_rows(comparison) if row[0] in ("build", "runs", *shown)]
+    cells = [["" if row[0] == above[0] else row[0], *row[1:]] for above, row in pairwise([("",), *rows])]
+    title = f"Settings that differ ({plural(more, 'more kernel')})" if (more := len(kernels) - len(shown) + 1) else ""
+    print_table(terminal, title, _SETTINGS, cells)
+
+
+def settings_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
+    """A row per setting that differs: `build`, `runs` or the kernel, the setting, and its values before and after."""
+    rows = []
+    for setting in comparison.settings:
+        of_build = setting.name == "compiler" or setting.name.startswith("-")
+        owner = setting.kernel if isinstance(setting.kernel, str) else "build" if of_build else "runs"
+        rows.append((owner, setting.name, or_dash(setting.before), or_dash(setting.after)))
+    return rows
+
+
+def same_settings_text(comparison: Comparison) -> str:
+    """A sentence on two sides without a differing setting."""
+    if comparison.before.module_sha256 != comparison.after.module_sha256:
+        return "compiler, flags and kernel configurations are the same; the compiled modules differ"
+    if is_unchanged(comparison):
+        return "no change: both sides are the same build" + (" with the same costs" if comparison.metrics else "")
+    return "both sides are the same build: compiler, flags, kernels and their configurations are the same"
+
+
+def is_unchanged(comparison: Comparison) -> bool:
+    """Whether both sides have the same map and the same costs, such as one run compared with itself."""
+    amounts = [row.amounts for row in comparison.ops] + [row.amounts for row in comparison.unattributed]
+    changes = (amount.change for of_row in amounts for amount in of_row.values())
+    return comparison.before.map_sha256 == comparison.after.map_sha256 and not any(changes)
+
+
 # ---- findings
 
 
@@ -91,8 +146,7 @@ def _print_findings(terminal: Console, comparison: Comparison) -> None:
         say(terminal, "the runs have no metric in common: only the maps are compared")
         return
     say(terminal, "")
-    if comparison.drift.ops:
-        say(terminal, f"{drift_text(comparison.drift)}; ratios are corrected for it")
+    say(terminal, basis_text(comparison))
     if not comparison.findings:
         say(terminal, f"no significant change (> {comparison.threshold_percent:g} %)")
     for finding in comparison.findings:
@@ -133,22 +187,41 @@ def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDiffer
         "op": comparison.ops,
         "scope": comparison.scopes,
         "line": comparison.lines,
+        "source": comparison.sources,
+        "python": comparison.python,
     }
-    rows = [row for row in all_rows[options.by] if metric.name in row.amounts]
-    rows.sort(key=lambda row: -abs(row.amounts[metric.name].change))
+    all_of_metric = [row for row in all_rows[options.by] if metric.name in row.amounts]
+    all_of_metric.sort(key=lambda row: -abs(row.amounts[metric.name].change))
+    same = [row for row in all_of_metric if not row.amounts[metric.name].change] if options.top else []
+    small = [row for row in all_of_metric if _is_small(row, metric) and row not in same] if options.top else []
+    rows = [row for row in all_of_metric if row not in same and row not in small]
     shown = rows[: options.top or None]
     row_headings = {
         "op": (Heading("op"), number("line", leave=8), Heading("name", leave=20, least=12), Heading("match", leave=30)),
         "scope": (Heading("scope", least=16), number("ops")),
-        "line": (Heading("line", least=16), number("ops")),
-    }[options.by]
+    }.get(options.by, (Heading(options.by, least=16), number("ops")))
     cells = [[*_about(row), *_figures(row.amounts[metric.name], comparison, metric)] for row in shown]
     blank = [""] * (len(row_headings) - 1)
+    kind = {"python": "Python line", "source": "source line"}.get(options.by, options.by)
+    for folded, why in ((small, f"under {_SMALL:.1%}".replace("%", " %")), (same, "without change")):
+        if folded:
+            amount = total([row.amounts[metric.name] for row in folded])
+            name = f"({plural(len(folded), kind)} {why})"
+            cells.append([name, *blank, *_figures(amount, comparison, metric)])
     for name, amount in _sums(comparison, metric):
         cells.append([name, *blank, *_figures(amount, comparison, metric)])
     more = len(rows) - len(shown)
     title = f"{metric.name} {basis}, largest changes first" + (f" ({more} more rows)" if more else "")
     print_table(terminal, title, (*row_headings, *_COSTS), cells)
+
+
+_SMALL: Final = 0.001
+"""Rows below this share of the total are folded into one."""
+
+
+def _is_small(row: OpDifference | GroupedCost, metric: MetricDifference) -> bool:
+    amount = row.amounts.get(metric.name, Amount(0, 0, 0))
+    return max(abs(amount.before), abs(amount.after)) < _SMALL * max(metric.whole.before, metric.whole.after)
 
 
 def _about(row: OpDifference | GroupedCost) -> list[object]:
@@ -162,7 +235,8 @@ def _about(row: OpDifference | GroupedCost) -> list[object]:
 def _sums(comparison: Comparison, metric: MetricDifference) -> Iterator[tuple[str, Amount]]:
     """The sums: matched, gone, new and unattributed costs add up to the total."""
     if not comparison.same_model:
-        yield from (("(matched)", metric.matched), ("(gone)", metric.gone), ("(new)", metric.new))
+        yield "(matched)", metric.matched
+        yield from ((name, part) for name, part in (("(gone)", metric.gone), ("(new)", metric.new)) if part.change)
     else:
         yield "(ops)", metric.matched
     yield "(unattributed)", metric.unattributed
@@ -195,14 +269,28 @@ def _print_ops(terminal: Console, comparison: Comparison, options: DiffOptions) 
     changed = [op for op in on_both if op.outcome_before != op.outcome_after]
     outcomes = (Heading("outcome before"), Heading("outcome after"))
     headings = (Heading("op"), number("line"), Heading("name", least=12), *outcomes)
-    for title, ops in (("Removed ops", gone), ("New ops", new), ("Ops whose outcome changed", changed)):
-        if ops:
+    metric = _main_metric(comparison, options.metric)
+    for title, of_title in (("Removed ops", gone), ("New ops", new), ("Ops whose outcome changed", changed)):
+        ops = [op for op in of_title if op in changed or not options.top or _matters(op, metric)]
+        folded = len(of_title) - len(ops)
+        few = plural(folded, "constant") if metric is None else plural(folded, "constant or op", "constants and ops")
+        why = f", without {few}{' under 0.1 %' if metric else ''}" if folded else ""
+        if of_title:
             shown = ops[: _rows(options)]
             cells = [
                 [_ids(op), _about(op)[1], op.called, or_dash(op.outcome_before), or_dash(op.outcome_after)]
                 for op in shown
             ]
-            print_table(terminal, title + _more(ops, shown), headings, cells)
+            print_table(terminal, title + why + _more(ops, shown), headings, cells)
+
+
+def _matters(op: OpDifference, metric: MetricDifference | None) -> bool:
+    """Whether an op of one side is neither a constant nor structure, and costs something if costs are known."""
+    outcome = op.outcome_before if isinstance(op.after, Unknown) else op.outcome_after
+    return outcome not in _WITHOUT_WORK and (metric is None or not _is_small(op, metric))
+
+
+_WITHOUT_WORK: Final = frozenset((Outcome.CONSTANT.value, Outcome.STRUCTURAL.value))
 
 
 def _rows(options: DiffOptions) -> int | None:

@@ -29,6 +29,9 @@ function repaint() {
   if (!details.hidden) follow();
 }
 
+// Indices of sources in the order of their tabs.
+const sourcesInOrder = () => panels.filter(({ id }) => /^F\d+$/.test(id)).map(({ id }) => Number(id.slice(1)));
+
 // Brings the hottest line of a file into view.
 function showHottest(index) {
   const line = data.sources[index].hottest[metric][0];
@@ -38,12 +41,12 @@ function showHottest(index) {
 function stepHottest(by) {
   if (metric < 0) return;
   let index = sourceShown();
-  if (index < 0) index = data.sources.findIndex((source) => source.hottest[metric].length);
+  if (index < 0) index = sourcesInOrder().find((number) => data.sources[number].hottest[metric].length) ?? -1;
   if (index >= 0) stepAmong(data.sources[index].hottest[metric].map((line) => lineKey(index, line)), by);
 }
 
 function stepLine(by) {
-  const index = Math.max(0, sourceShown());
+  const index = sourceShown() < 0 ? sourcesInOrder()[0] ?? 0 : sourceShown();
   if (data.sources[index]) stepAmong(Object.keys(data.sources[index].lines).map((line) => lineKey(index, line)), by);
 }
 
