@@ -1,4 +1,4 @@
-"""The basis of a report's numbers, and advice on what to try next."""
+"""The basis of a report's numbers, reasons to doubt them, and advice on what to try next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from tracemap.attribution.model import Attribution, MetricTotal, UnattributedReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Comparison
-from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, has_slug
+from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, above_result, has_slug
 from tracemap.core.units import (
     UNKNOWN,
     Integer,
@@ -20,6 +20,8 @@ from tracemap.core.units import (
     plural,
     sum_of,
 )
+from tracemap.options.results import Rule
+from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.runs.model import DeviceTime, ElapsedParts, RunHeader
 
 # ---- basis of numbers: means per invocation, or sums of the run
@@ -238,3 +240,29 @@ def _overhead_ns(parts: ElapsedParts) -> int:
 def _is_faster(device: DeviceTime, other: DeviceTime) -> bool:
     """Whether the interval of a median is entirely below that of another; False if one is unknown."""
     return isinstance(device.high_ns, int) and isinstance(other.low_ns, int) and device.high_ns < other.low_ns
+
+
+# ---- notices
+
+
+_UNCERTAIN: Final = 0.1
+"""Least part of the attributed cost in uncertain ops for a notice."""
+
+
+def notices(costed: MapCosts) -> tuple[str, ...]:
+    """Reasons to doubt the costs: a noisy, short or incomplete run, and ops with uncertain shares."""
+    attribution = costed.attribution
+    if attribution is None:
+        return ()
+    texts = [diagnostic.message for diagnostic in above_result(attribution.diagnostics)]
+    texts += [diagnostic.message for diagnostic in attribution.diagnostics if diagnostic.slug == BUDGET_SPENT]
+    metric = costed.metrics[default_metric(costed.metrics)]
+    costs = [result.metrics[metric.name] for result in costed.op_results.values()]
+    uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
+    if uncertain > _UNCERTAIN * metric.attributed:
+        remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
+        share = format_share(uncertain, metric.attributed)
+        texts.append(
+            f"uncertain: {share} of the attributed {metric.name} is in ops whose share may be off by half or more; {remedy}"
+        )
+    return tuple(dict.fromkeys(texts))

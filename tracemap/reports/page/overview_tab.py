@@ -12,10 +12,8 @@ from typing import Final
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
 from tracemap.core.codec import record_from
-from tracemap.core.diagnostics import BUDGET_SPENT, above_result
 from tracemap.core.units import Integer, Unknown, format_ns, format_share
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
-from tracemap.options.results import Rule
 from tracemap.reports.advice import (
     basis,
     device_comparison_text,
@@ -32,7 +30,6 @@ from tracemap.reports.cost_lookup import (
     ELAPSED_PARTS,
     MapCosts,
     called_functions,
-    default_metric,
     elapsed_breakdown_text,
 )
 from tracemap.reports.escaping import as_shown, or_dash
@@ -258,27 +255,6 @@ def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
         if outliers_ns:
             shown.append(ElapsedPart("outliers", outliers_ns))
     return tuple(shown)
-
-
-_UNCERTAIN: Final = 0.1
-"""Least part of the attributed cost in uncertain ops for a notice."""
-
-
-def notices(costed: MapCosts) -> tuple[str, ...]:
-    """Reasons to doubt the costs: a noisy, short or incomplete run, and ops with uncertain shares."""
-    attribution = costed.attribution
-    if attribution is None:
-        return ()
-    texts = [diagnostic.message for diagnostic in above_result(attribution.diagnostics)]
-    texts += [diagnostic.message for diagnostic in attribution.diagnostics if diagnostic.slug == BUDGET_SPENT]
-    metric = costed.metrics[default_metric(costed.metrics)]
-    costs = [result.metrics[metric.name] for result in costed.op_results.values()]
-    uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
-    if uncertain > _UNCERTAIN * metric.attributed:
-        remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
-        share = format_share(uncertain, metric.attributed)
-        texts.append(f"uncertain: {share} of the attributed {metric.name} is in ops marked ~; {remedy}")
-    return tuple(dict.fromkeys(texts))
 
 
 def coverage(costed: MapCosts) -> PageCoverage:

@@ -13,6 +13,7 @@ from tracemap.core.process.forked import in_child_process
 from tracemap.core.units import Unknown, format_mean, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import SourceFile, TraceGraph
+from tracemap.reports.advice import notices
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import as_shown, for_script, lines_of, short_name
 from tracemap.reports.highlight import rules_of_mlir
@@ -52,7 +53,6 @@ from tracemap.reports.page.overview_tab import (
     elapsed_parts,
     facts,
     families_of,
-    notices,
     roofline_of,
     unattributed,
 )

@@ -17,6 +17,7 @@ from tracemap.reports.advice import (
     elapsed_text,
     invocations_note,
     invocations_text,
+    notices,
     overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
@@ -85,9 +86,9 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     if len(passes) > 1:
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
     _print_view(terminal, replace(chosen, columns=_summary_columns(chosen)), costs, attribution)
-    advice = overhead_advice(attribution)
-    if advice:
-        say(terminal, advice)
+    for text in (*notices(costed), overhead_advice(attribution)):
+        if text:
+            say(terminal, text.partition(" (")[0])
 
 
 _SUMMARY: Final = ("line", "names", "share", "kernel")
