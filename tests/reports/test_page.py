@@ -255,8 +255,6 @@ def test_doubts_are_at_the_top_of_the_page() -> None:
     page = page_of(GRAPH, replace(costs, ops=tuple(ops), diagnostics=found))
     noisy, stopped, uncertain = page.data.notices
     assert (noisy, stopped) == ("noisy machine: <b>", "stopped")
-    assert uncertain.startswith(
-        "uncertain: 55.4 % of the attributed cpu_ns is in ops whose share may be off by half or more"
-    )  # 150 of 271
+    assert uncertain.startswith("uncertain: 55.4 % of cpu_ns is in ops whose cost may be off by half")  # 150 of 271
     text = render_page(page)
     assert text.index("noisy machine: &lt;b&gt;") < text.index("<main")

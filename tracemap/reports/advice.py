@@ -262,7 +262,5 @@ def notices(costed: MapCosts) -> tuple[str, ...]:
     if uncertain > _UNCERTAIN * metric.attributed:
         remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
         share = format_share(uncertain, metric.attributed)
-        texts.append(
-            f"uncertain: {share} of the attributed {metric.name} is in ops whose share may be off by half or more; {remedy}"
-        )
+        texts.append(f"uncertain: {share} of {metric.name} is in ops whose cost may be off by half; {remedy}")
     return tuple(dict.fromkeys(texts))
