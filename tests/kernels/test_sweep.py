@@ -69,7 +69,7 @@ def test_every_kind_is_what_numpy_computes(kind: str, options: list[str]) -> Non
     assert {row["Verification"] for row in rows} == {"SUCCESS"}, rows
 
 
-@pytest.mark.long
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["./-d.csv", "n\udcff.csv"])
 def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
     """Of one the compiler would take the programs for options of its own, the other no JSON and no binding can hold."""
