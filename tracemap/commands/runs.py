@@ -508,21 +508,30 @@ def resolved_runs(
 
 
 def check_named_once(paths: Sequence[Path]) -> None:
-    """Reject runs that do not exist, all in one message, and a run that is named twice.
+    """Reject a run that is named twice, or does not exist.
 
     Raises:
-        RunInvalid: several paths do not exist; the reader reports a single one.
+        RunInvalid: see `check_exist`.
         UsageInvalid: two paths are the same file.
     """
-    missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
-    if len(missing) > 1:
-        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
+    check_exist(paths)
     seen: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
         if place in seen:
             raise UsageInvalid(f"{path}: is named twice and would count twice; name it once")
         seen.add(place)
+
+
+def check_exist(paths: Sequence[Path]) -> None:
+    """Reject several runs that do not exist, in one message; the reader reports a single one.
+
+    Raises:
+        RunInvalid: there is no such file.
+    """
+    missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
+    if len(missing) > 1:
+        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
 
 
 def newest_run(bundle: Bundle) -> Path | None:
