@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,17 @@ def test_the_code_of_both_kernels_stands_side_by_side(open_page: Open, real_diff
     assert "func.func" in before[0]
     assert "func.func" in after[0]
     assert before != after
+    for shown in ("ir", "machine"):
+        find(browser, f"[data-code={shown}]").click()
+        settle(browser)
+        assert re.match(r"[1-9]\d* differences? next difference", find(browser, "#kernel-differences").text)
+        marks = [texts(browser, f"#kernel-{name} .kr.differs .m") for name in "AB"]
+        assert {mark for side in marks for mark in side} <= {"−", "+"}
+        assert any(marks)
+        box = find(browser, "#kernel-B").rect
+        tops = [row.rect["y"] for row in browser.find_elements(By.CSS_SELECTOR, "#kernel-B .kr.differs")]
+        assert not tops or box["y"] <= tops[0] < box["y"] + box["height"]  # in view
+        find(browser, "#kernel-differences button").click()
     find(browser, "[data-code=machine]").click()
     assert all(texts(browser, f"#kernel-{name} .kr code")[0] for name in "AB")
     assert "instructions " in find(browser, "#kernel-figures").text

@@ -39,6 +39,7 @@ from tracemap.compare.model import (
     KernelDifference,
     MetricDifference,
     OpDifference,
+    SettingDifference,
     UnattributedDifference,
 )
 from tracemap.core.diagnostics import NOISY, Diagnostic
@@ -475,7 +476,15 @@ COMPARISON = Comparison(
     matched_percent=66.67,
     invocations=1000,
     threshold_percent=3.0,
+    settings=(
+        SettingDifference(UNKNOWN, "compiler", "3.12.0", "3.13.0"),
+        SettingDifference(UNKNOWN, "--iree-opt-data-tiling", UNKNOWN, "true"),
+        SettingDifference(UNKNOWN, "workers", "1", "4"),
+        SettingDifference("b_softmax", "pipeline", "DoubleTilingExpert", "Mmt4dTilingExpert"),
+        SettingDifference("b_softmax", "vector_common_parallel", "[8, 16, 0]", "[1, 1, 0, 16, 16, 0]"),
+    ),
     drift=Drift(1.04, 1.02, 7),
+    basis="corrected",
     findings=(
         Finding("slower", "op6", "op7", "linalg.matmul", 11, "cpu_ns", 277_000, 402_100, 1.3958, 1.3102, 1.4499),
         Finding("new", UNKNOWN, "op2", "linalg.softmax", 8, "cpu_ns", UNKNOWN, 90_000, 0.0, 0.0, 0.0),
@@ -549,6 +558,8 @@ COMPARISON = Comparison(
     ),
     scopes=(),
     lines=(),
+    sources=(),
+    python=(),
     unattributed=(UnattributedDifference("submission-and-queue", {"cpu_ns": Amount(2_000_000, 7_900_000, 5_900_000)}),),
     regrouped=(
         FusionChange(

@@ -158,8 +158,9 @@ def test_swap_takes_a_line_and_lists_kernels(built: Built) -> None:
     assert "runs in 3 kernels; name one of mlp_dispatch_0_matmul_32x256x784_f32, " in done.stderr
 
 
-def test_all_missing_runs_are_named(built: Built, tmp_path: Path) -> None:
-    done = run_cli("attribute", "first.csv", "second.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+@pytest.mark.parametrize("command", ["attribute", "diff"])
+def test_all_missing_runs_are_named(command: str, tmp_path: Path) -> None:
+    done = run_cli(command, "first.csv", "second.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert "first.csv, second.csv: cannot be read" in done.stderr
 

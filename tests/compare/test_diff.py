@@ -552,6 +552,108 @@ def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Buil
     assert "(measured by simulated instructions before, measured by samples after)" in told
 
 
+def slowed(run: Path, copy: Path, factor: int) -> Path:
+    """A run as a machine of less speed would have recorded it."""
+    with run.open(encoding="utf-8") as file, copy.open("w", encoding="utf-8") as slow:
+        reader = csv.DictReader(file)
+        writer = csv.DictWriter(slow, reader.fieldnames or (), lineterminator="\n")
+        writer.writeheader()
+        for row in reader:
+            writer.writerow(row | {name: str(factor * int(row[name])) for name in _TIMES if row[name]})
+    shutil.copy(f"{run}.json", f"{copy}.json")
+    return copy
+
+
+_TIMES = ("cpu_ns", "duration_ns")
+
+
+def test_times_have_one_basis(built: Built, tmp_path: Path) -> None:
+    """Verdict, findings, tables and sums are all corrected for a slower machine, or all as recorded."""
+    bundle, run = built("hand_mlp"), tmp_path / "run.csv"
+    flags = ("--flagfile", SAMPLES / "flags" / "hand_mlp.flags", "--iterations", "30", "--serial")
+    check_cli("record", bundle, *flags, "-o", run)
+    words = ("diff", run, slowed(run, tmp_path / "slow.csv", 2), "--map-a", bundle, "--map-b", bundle)
+    made = json_cli(*words)
+    validator("diff").validate(made)
+    assert (made["basis"], made["drift"]["ratio"], made["findings"]) == ("corrected", 2.0, [])
+    assert {metric["whole"]["change"] for metric in made["metrics"] if metric["name"] == "cpu_ns"} == {0}
+    # Costs are split in whole nanoseconds of a run, and amounts are for 1000 invocations.
+    assert max(abs(amount["change"]) for op in made["ops"] for amount in op["amounts"].values()) < 100
+    assert all(op["ratio"]["ratio"] == pytest.approx(1, abs=0.05) for op in made["ops"] if op["ratio"])
+    text = check_cli(*words)
+    unchanged = made["drift"]["ops"]
+    assert (
+        f"times are corrected for the machine's speed: {unchanged} ops with unchanged code ran 2.00x slower after, so "
+        "all times after are divided by 2 (--raw: as recorded)"
+    ) in text
+    raw = json_cli(*words, "--raw")
+    assert (raw["basis"], raw["drift"]["ratio"], raw["drift"]["ops"]) == ("raw", 1.0, 0)
+    for amount in (amount for op in raw["ops"] for amount in op["amounts"].values()):
+        assert amount["after"] == pytest.approx(2 * amount["before"], abs=100)
+    assert {finding["kind"] for finding in raw["findings"]} == {"slower"}
+    assert {round(finding["median_after"] / finding["median_before"], 1) for finding in raw["findings"]} == {2.0}
+    assert "times are as recorded, not corrected for the machine's speed" in check_cli(*words, "--raw")
+
+
+def test_corrected_times_add_up() -> None:
+    random = Random(3)
+    for _ in range(100):
+        values = [random.randint(0, 10**9) for _ in range(random.randint(1, 30))]
+        divisor = random.randint(8000, 12500)
+        assert abs(sum(scaled_to(values, divisor, 10_000)) * divisor - sum(values) * 10_000) * 2 <= divisor
+
+
+def test_settings_that_differ_come_first(built: Built, tmp_path: Path) -> None:
+    bundle, tiled = built("hand_mlp"), tmp_path / "tiled.tracemap"
+    check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tiled, "--", "--iree-opt-data-tiling=true")
+    made = json_cli("diff", bundle, tiled)
+    validator("diff").validate(made)
+    flag, *configurations = made["settings"]
+    assert flag == {"kernel": None, "name": "--iree-opt-data-tiling", "before": None, "after": "true"}
+    first = "mlp_dispatch_0_matmul_32x256x784_f32"
+    of_first = {one["name"]: (one["before"], one["after"]) for one in configurations if one["kernel"] == first}
+    assert of_first["pipeline"] == ("DoubleTilingExpert", "Mmt4dTilingExpert")
+    assert of_first["distribution"][0].startswith("[8, 64, ")
+    assert all(one["before"] != one["after"] for one in configurations)
+    text = check_cli("diff", bundle, tiled)
+    order = ["same model", "--iree-opt-data-tiling", first, "distribution", "Fusion changes", "Kernels whose code"]
+    assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+
+
+def test_a_build_compared_with_itself_has_no_change(built: Built, recorded: Recorded) -> None:
+    bundle = built("hand_mlp")
+    assert "no change: both sides are the same build\n" in check_cli("diff", bundle, bundle)
+    run, maps = recorded("hand_mlp"), ("--map-a", bundle, "--map-b", bundle)
+    text = check_cli("diff", run, run, *maps)
+    assert "no change: both sides are the same build with the same costs\n" in text
+    assert re.search(r"^\(\d+ ops without change\) ", text, re.MULTILINE)
+    assert "op6 " not in text
+    assert "op6 " in check_cli("diff", run, run, *maps, "--top", "0")
+
+
+def test_small_rows_are_folded_in_the_text_only(fixed: Built, tmp_path: Path) -> None:
+    maps = ("--map-a", fixed("jax_mlp_train"), "--map-b", fixed("jax_mlp_train"))
+    words = ("diff", RUN, slowed(RUN, tmp_path / "slow.csv", 2), "--raw", *maps)
+    made = json_cli(*words)
+    (whole,) = (metric["whole"] for metric in made["metrics"] if metric["name"] == "cpu_ns")
+    costs = [op["amounts"]["cpu_ns"] for op in made["ops"] if "cpu_ns" in op["amounts"]]
+    small = [cost for cost in costs if cost["change"] and cost["after"] < whole["after"] / 1000]
+    assert small
+    assert f"({len(small)} ops under 0.1 %)" in check_cli(*words)
+
+
+@pytest.mark.parametrize(
+    ("by", "row"), [("python", "jax_models.py:11 "), ("source", "jax_models.py:11 "), ("line", ".mlir:")]
+)
+def test_rows_by_kinds_of_lines(by: str, row: str, fixed: Built, tmp_path: Path) -> None:
+    maps = ("--map-a", fixed("jax_mlp_train"), "--map-b", fixed("jax_mlp_train"))
+    slow = slowed(RUN, tmp_path / "slow.csv", 2)
+    lines = check_cli("diff", RUN, slow, "--raw", *maps, "--by", by).splitlines()
+    table = lines[lines.index(next(line for line in lines if line.startswith(f"{by} "))) + 1 :]
+    assert row in table[0] or row in table[1]
+    assert any(line.startswith("(total)") for line in table)
+
+
 LAYERS = """
 func.func @main(%x: tensor<?x64xf32>, %w: tensor<64x64xf32>) -> tensor<?x64xf32> {
   %0 = call @layer(%x, %w) : (tensor<?x64xf32>, tensor<64x64xf32>) -> tensor<?x64xf32>

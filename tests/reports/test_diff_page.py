@@ -19,7 +19,7 @@ from tracemap.core.units import UNKNOWN, Text
 from tracemap.map.bundle import load
 from tracemap.options.results import DiffOptions
 from tracemap.reports.diff.render import render_diff_page
-from tracemap.reports.diff.rows import GAP, DiffPage, aligned
+from tracemap.reports.diff.rows import GAP, MOST_COMPARED, DiffPage, DiffSetting, aligned, differences
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,54 @@ def test_regrouped_kernels_hang_together_by_their_ops(page: DiffPage) -> None:
     ids = [[page.ops[row].after for row in box.ops] for box in page.groups[0].after]
     assert ids == [["op1"], ["op3", "op4"]]
     assert page.groups[0].amounts == ((150_000_000, 175_000_000),)
+
+
+def test_lines_that_differ_are_in_blocks() -> None:
+    """All lines outside of the blocks are equal and in order; names of values and addresses do not count."""
+    random = Random(2)
+    for _ in range(200):
+        one, two = ([random.choice("abcdefgh") for _ in range(random.randint(0, 30))] for _ in range(2))
+        blocks = differences(one, two)
+        assert blocks is not None
+        kept = [
+            [
+                line
+                for number, line in enumerate(text)
+                if not any(block[at] <= number < block[at + 1] for block in blocks)
+            ]
+            for text, at in ((one, 0), (two, 2))
+        ]
+        assert kept[0] == kept[1]
+    assert differences(["a"] * (MOST_COMPARED + 1), ["a"]) is None
+    assert differences(["nop"] * 5000, [*["nop"] * 5000, "ret"]) is not None  # equal lines without end
+
+
+def test_kernels_mark_what_an_edit_changed(built: Built, tmp_path: Path) -> None:
+    model, edited = tmp_path / "edited.mlir", tmp_path / "edited.tracemap"
+    text = (SAMPLES / "models/hand_mlp.mlir").read_text()
+    model.write_text(text.replace("%z = arith.maximumf %s", "%t = math.tanh %s : f32\n    %z = arith.maximumf %t", 1))
+    check_cli("build", model, "-o", edited)
+    target = tmp_path / "page.html"
+    check_cli("diff", built("hand_mlp"), edited, "--html", target)
+    (kernel,) = page_data(target.read_text(encoding="utf-8"))["kernels"]
+    before, after = kernel["before"], kernel["after"]
+    added = [after["lines"][number] for *_, begin, end in kernel["lines_differ"] for number in range(begin, end)]
+    assert any("math.tanh" in line for line in added)
+    assert len(added) < len(after["lines"]) / 2
+    assert 0 < len(kernel["code_differs"]) < len(after["code"]) / 2
+    first = kernel["code_differs"][0]
+    assert [words for *_, words in before["code"][: first[0]]] == [words for *_, words in after["code"][: first[2]]]
+
+
+def test_the_overview_begins_with_settings_that_differ(page: DiffPage) -> None:
+    setting = DiffSetting("build", "--iree-opt-level", "O1", "<b>O3")
+    text = render_diff_page(structs.replace(page, settings=(setting,)))
+    assert '<td class="mono">&lt;b&gt;O3</td>' in text
+    assert text.index("What differs") < text.index("Significant changes")
+    same = render_diff_page(
+        structs.replace(page, settings=(), same_settings="No change: both sides are the same build.")
+    )
+    assert "No change: both sides are the same build." in same
 
 
 def test_without_runs_there_is_no_metric(page: DiffPage) -> None:

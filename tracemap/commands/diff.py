@@ -20,6 +20,7 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import program_of
 from tracemap.commands.runs import (
     check_damage_on_failure,
+    check_exist,
     check_named_once,
     check_not_inputs,
     check_outputs,
@@ -293,6 +294,7 @@ def _compare_sides(
     progress: Progress,
 ) -> Iterator[Comparison]:
     """Compare every other side with the first one, whose runs are read only once per rule."""
+    check_exist([*before, *chain.from_iterable(others)])
     _check_read_once([*before, *chain.from_iterable(others)])
     base = _read_side(before, options.map_a)
     other_inputs = [_read_side(side, options.map_b) for side in others]

@@ -520,15 +520,13 @@ def resolved_runs(
 
 
 def check_named_once(paths: Sequence[Path]) -> None:
-    """Reject runs that do not exist, all in one message, and a run that is named twice.
+    """Reject a run that is named twice, or does not exist.
 
     Raises:
-        RunInvalid: several paths do not exist; the reader reports a single one.
+        RunInvalid: see `check_exist`.
         UsageInvalid: two paths are the same file.
     """
-    missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
-    if len(missing) > 1:
-        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
+    check_exist(paths)
     seen: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
@@ -573,6 +571,17 @@ def default_page(bundle: Path) -> Path:
     stem = bundle.resolve().stem
     names = (Path(f"{stem}.html" if number == 1 else f"{stem}-{number}.html") for number in count(1))
     return next(name for name in names if not name.exists() or has_mark(name))
+
+
+def check_exist(paths: Sequence[Path]) -> None:
+    """Reject several runs that do not exist, in one message; the reader reports a single one.
+
+    Raises:
+        RunInvalid: there is no such file.
+    """
+    missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
+    if len(missing) > 1:
+        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
 
 
 def newest_run(bundle: Bundle) -> Path | None:

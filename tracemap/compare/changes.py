@@ -141,7 +141,7 @@ def counterparts_of(before: Side, after: Side, matches: Sequence[Match]) -> dict
 
 
 def setting_differences(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[SettingDifference]:
-    """What differs in versions, flags, conditions of the runs, and lowering configurations of kernels."""
+    """Differing versions, flags and conditions of the runs, then differing lowering configurations of kernels."""
     first, second = _settings(before), _settings(after)
     for name in dict.fromkeys((*first, *second)):
         values = first.get(name, UNKNOWN), second.get(name, UNKNOWN)

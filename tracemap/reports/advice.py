@@ -22,6 +22,7 @@ from tracemap.core.units import (
 )
 from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import MapCosts, default_metric
+from tracemap.reports.escaping import or_dash
 from tracemap.runs.model import DeviceTime, ElapsedParts, RunHeader
 
 # ---- basis of numbers: means per invocation, or sums of the run
@@ -157,6 +158,32 @@ def _factor(value: float) -> str:
 
 
 _NOTABLE: Final = 1.01
+
+
+def settings_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
+    """A row per setting that differs: `build`, `runs` or the kernel, the setting, and its values before and after."""
+    rows = []
+    for setting in comparison.settings:
+        of_build = setting.name == "compiler" or setting.name.startswith("-")
+        owner = setting.kernel if isinstance(setting.kernel, str) else "build" if of_build else "runs"
+        rows.append((owner, setting.name, or_dash(setting.before), or_dash(setting.after)))
+    return rows
+
+
+def same_settings_text(comparison: Comparison) -> str:
+    """A sentence on two sides without a differing setting."""
+    if comparison.before.module_sha256 != comparison.after.module_sha256:
+        return "compiler, flags and kernel configurations are the same; the compiled modules differ"
+    if is_unchanged(comparison):
+        return "no change: both sides are the same build" + (" with the same costs" if comparison.metrics else "")
+    return "both sides are the same build: compiler, flags, kernels and their configurations are the same"
+
+
+def is_unchanged(comparison: Comparison) -> bool:
+    """Whether both sides have the same map and the same costs, such as one run compared with itself."""
+    amounts = [row.amounts for row in comparison.ops] + [row.amounts for row in comparison.unattributed]
+    changes = (amount.change for of_row in amounts for amount in of_row.values())
+    return comparison.before.map_sha256 == comparison.after.map_sha256 and not any(changes)
 
 
 # ---- advice on devices, for runs that spend most of their time outside kernels

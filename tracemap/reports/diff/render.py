@@ -14,7 +14,7 @@ from tracemap.compare.sides import Side
 from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
-from tracemap.reports.advice import basis_text, scaled_unit
+from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows
 from tracemap.reports.cost_lookup import default_metric
 from tracemap.reports.diff.rows import (
     DiffBox,
@@ -26,6 +26,7 @@ from tracemap.reports.diff.rows import (
     DiffPage,
     DiffRemark,
     DiffScope,
+    DiffSetting,
     DiffSource,
     FindingRow,
     OutcomeChange,
@@ -151,10 +152,12 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
     return DiffPage(
         title=_title(comparison, before, after),
         matched=matched_words(comparison),
+        settings=tuple(DiffSetting(*row) for row in settings_rows(comparison)),
+        same_settings=_sentence(same_settings_text(comparison)),
         facts=tuple(_facts(before.compared, after.compared)),
         findings=tuple(_finding(rows, finding) for finding in comparison.findings),
         nothing_found=_nothing_found(comparison),
-        machine=basis_text(comparison).capitalize(),
+        machine=_sentence(basis_text(comparison)),
         metric=default_metric(comparison.metrics),
         metrics=metrics,
         ops=rows.ops(),
@@ -232,6 +235,10 @@ def _finding(rows: Rows, finding: Finding) -> FindingRow:
     return FindingRow(finding, anchor_of(rows.comparison.ops[row]), ids, f"line {or_dash(finding.line)}")
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
 # ---- facts on both sides
 
 
@@ -247,7 +254,10 @@ def _facts_of(side: Side) -> Iterator[tuple[str, str]]:
     yield "bundle", said.bundle
     yield "runs" if len(said.runs) > 1 else "run", ", ".join(said.runs) or or_dash(said.run)
     yield "invocations", "–" if isinstance(said.iterations, Unknown) else format_count(said.iterations)
-    yield "median invocation", "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns)
+    yield (
+        "median invocation, as recorded",
+        "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns),
+    )
     yield "device", or_dash(run.device) if run else "–"
     yield "workers", or_dash(run.workers) if run else "–"
     parts = (side.graph.ops, side.graph.sites, side.graph.kernels)
@@ -306,6 +316,8 @@ _KIND: Final = PageKind(
 )
 MOST_FINDINGS: Final = 20
 """Significant changes shown before the reader unfolds the rest."""
+_MOST_SETTINGS: Final = 30
+"""Settings that differ, shown in the same way."""
 _LISTED: Final = (DiffOp, DiffLine, DiffBox, DiffGroup, DiffRemark, DiffScope)
 """Records that the script gets as lists of field values."""
 
@@ -340,6 +352,7 @@ def render_diff_page(page: DiffPage) -> str:
         markup_of_lines=markup_of_lines,
         text=amount_text,
         most_findings=MOST_FINDINGS,
+        most_settings=_MOST_SETTINGS,
         share=format_share,
         time=lambda value: "–" if isinstance(value, Unknown) else format_ns(value),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from tracemap.compare.model import (
     Amount,
@@ -137,10 +140,15 @@ class DiffGroup(Record, frozen=True, array_like=True):
     alike: tuple[int, ...]
 
 
+Block = tuple[int, int, int, int]
+"""A difference of two texts: begin and end before, begin and end after, as indices of lines."""
+
+
 class DiffKernel(Record, frozen=True):
     """A kernel whose code changed, or that is new or gone (None on the other side).
 
-    `ops` are in the kernel on either side; `amounts` are their costs.
+    `ops` are in the kernel on either side; `amounts` are their costs. `lines_differ`, `code_differs`: the differences
+    of final IR and machine code, in order; None if a side lacks them, or they are too long to compare.
     """
 
     before: KernelPage | None
@@ -149,6 +157,17 @@ class DiffKernel(Record, frozen=True):
     code_after: KernelCode
     ops: tuple[int, ...]
     amounts: tuple[BeforeAfter, ...]
+    lines_differ: tuple[Block, ...] | None = None
+    code_differs: tuple[Block, ...] | None = None
+
+
+class DiffSetting(Record, frozen=True):
+    """A setting of a kernel, of the build or of the runs (`owner`) that differs."""
+
+    owner: str
+    name: str
+    before: str
+    after: str
 
 
 class DiffRemark(Record, frozen=True, array_like=True):
@@ -201,6 +220,8 @@ class DiffPage(Record, frozen=True):
 
     title: str
     matched: str
+    settings: tuple[DiffSetting, ...]
+    same_settings: str
     facts: tuple[DiffFact, ...]
     findings: tuple[FindingRow, ...]
     nothing_found: str
@@ -347,16 +368,56 @@ def changed_kernels(rows: Rows, before: KernelSources, after: KernelSources) -> 
     kernels.sort(key=lambda entry: -abs(entry[2][0][1] - entry[2][0][0]) if entry[2] else 0)
     views_before, views_after = _Views(rows.before, before), _Views(rows.after, after)
     return tuple(
-        DiffKernel(
-            views_before.view(kernel.before),
-            views_after.view(kernel.after),
-            kernel.code_before,
-            kernel.code_after,
-            ops,
-            amounts,
-        )
+        _kernel(views_before.view(kernel.before), views_after.view(kernel.after), kernel, ops, amounts)
         for kernel, ops, amounts in kernels
     )
+
+
+def _kernel(
+    before: KernelPage | None,
+    after: KernelPage | None,
+    kernel: KernelDifference,
+    ops: tuple[int, ...],
+    amounts: tuple[BeforeAfter, ...],
+) -> DiffKernel:
+    lines = code = None
+    if before is not None and after is not None:
+        lines = differences(*([_VALUE.sub("%", line) for line in view.lines] for view in (before, after)))
+        if before.code and after.code:
+            code = differences(*([_without_addresses(text) for *_, text in view.code] for view in (before, after)))
+    return DiffKernel(before, after, kernel.code_before, kernel.code_after, ops, amounts, lines, code)
+
+
+_VALUE: Final = re.compile(r"%[\w$.-]+(?:[:#]\d+)?")
+"""The name of a value, whose number depends on all lines above."""
+_RELATIVE: Final = re.compile(r"\brip [+-] 0x[0-9a-f]+")
+_ADDRESS: Final = re.compile(r"#?0x[0-9a-f]+$")
+_BRANCHES: Final = ("j", "call", "b", "cb", "tb", "adr")
+"""The first letters of instructions whose last operand is an address."""
+
+
+def _without_addresses(instruction: str) -> str:
+    """The text of an instruction without addresses of code and constants, which move with any code ahead of them."""
+    if instruction.startswith("nop"):  # padding
+        return "nop"
+    text = _RELATIVE.sub("rip", instruction)
+    return _ADDRESS.sub("", text) if text.startswith(_BRANCHES) else text
+
+
+MOST_COMPARED: Final = 20_000
+"""Most lines of a text to compare."""
+_MOST_PAIRS: Final = 300_000
+"""Most pairs of equal lines to compare one by one. With more, lines that are very frequent are no evidence."""
+
+
+def differences(before: Sequence[str], after: Sequence[str]) -> tuple[Block, ...] | None:
+    """The blocks of lines that differ between two texts, in order; None if they are too long to compare."""
+    if max(len(before), len(after)) > MOST_COMPARED:
+        return None
+    counts = Counter(before)
+    pairs = sum(counts[line] for line in after)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=pairs > _MOST_PAIRS)
+    return tuple((a, b, c, d) for kind, a, b, c, d in matcher.get_opcodes() if kind != "equal")
 
 
 def _ops_of(rows: Rows, kernel: KernelDifference) -> Iterator[int]:

@@ -23,7 +23,7 @@ from tracemap.compare.model import (
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.map.model import Outcome
 from tracemap.options.results import DiffOptions
-from tracemap.reports.advice import basis_text, scaled_unit
+from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 
@@ -109,33 +109,9 @@ def _print_settings(terminal: Console, comparison: Comparison, options: DiffOpti
     rows = [row for row in settings_rows(comparison) if row[0] in ("build", "runs", *shown)]
     cells = [["" if row[0] == above[0] else row[0], *row[1:]] for above, row in pairwise([("",), *rows])]
     title = f"Settings that differ ({plural(more, 'more kernel')})" if (more := len(kernels) - len(shown) + 1) else ""
+    if not title:
+        say(terminal, "")
     print_table(terminal, title, _SETTINGS, cells)
-
-
-def settings_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
-    """A row per setting that differs: `build`, `runs` or the kernel, the setting, and its values before and after."""
-    rows = []
-    for setting in comparison.settings:
-        of_build = setting.name == "compiler" or setting.name.startswith("-")
-        owner = setting.kernel if isinstance(setting.kernel, str) else "build" if of_build else "runs"
-        rows.append((owner, setting.name, or_dash(setting.before), or_dash(setting.after)))
-    return rows
-
-
-def same_settings_text(comparison: Comparison) -> str:
-    """A sentence on two sides without a differing setting."""
-    if comparison.before.module_sha256 != comparison.after.module_sha256:
-        return "compiler, flags and kernel configurations are the same; the compiled modules differ"
-    if is_unchanged(comparison):
-        return "no change: both sides are the same build" + (" with the same costs" if comparison.metrics else "")
-    return "both sides are the same build: compiler, flags, kernels and their configurations are the same"
-
-
-def is_unchanged(comparison: Comparison) -> bool:
-    """Whether both sides have the same map and the same costs, such as one run compared with itself."""
-    amounts = [row.amounts for row in comparison.ops] + [row.amounts for row in comparison.unattributed]
-    changes = (amount.change for of_row in amounts for amount in of_row.values())
-    return comparison.before.map_sha256 == comparison.after.map_sha256 and not any(changes)
 
 
 # ---- findings

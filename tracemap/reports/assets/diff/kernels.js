@@ -1,4 +1,5 @@
-// Kernels whose code changed: final IR or machine code of both sides; an op selects its lines on both.
+// Kernels whose code changed: final IR or machine code of both sides, with marks at lines that differ; an op selects its
+// lines on both.
 // A block keeps its names (open, row …) private.
 if (data.kernels.length) {
   let pair = null;
@@ -15,13 +16,41 @@ if (data.kernels.length) {
   const lineCount = (view) => (!view ? 0 : shown === "ir" ? view.lines.length : view.code.length);
   const lineAt = (view, number) => (shown === "ir" ? number + 1 : view.code[number][1]);
 
+  // The differences of the shown texts, as [begin and end before, begin and end after]; null if they are not compared.
+  const blocks = () => (shown === "ir" ? pair.lines_differ : pair.code_differs);
+  let differing = { A: new Set(), B: new Set() };
+  let current = -1; // the difference in view
+
+  function setDifferences() {
+    differing = { A: new Set(), B: new Set() };
+    for (const [beginA, endA, beginB, endB] of blocks() ?? []) {
+      for (let number = beginA; number < endA; number++) differing.A.add(number);
+      for (let number = beginB; number < endB; number++) differing.B.add(number);
+    }
+    current = -1;
+    const count = blocks()?.length ?? 0;
+    const text = blocks() ? (count || "no") + (count === 1 ? " difference" : " differences") : lineCount(viewOf("A")) && lineCount(viewOf("B")) ? "too long to compare" : "";
+    byId("kernel-differences").replaceChildren(text, " ", ...(count ? [makeButton("next difference", () => showDifference(current + 1))] : []));
+  }
+
+  function showDifference(index) {
+    const all = blocks();
+    if (!all?.length) return;
+    current = index % all.length;
+    panes.A.reveal(Math.min(all[current][0], Math.max(0, panes.A.count - 1)));
+    panes.B.reveal(Math.min(all[current][2], Math.max(0, panes.B.count - 1)));
+    paint();
+  }
+
   function drawRow(side, number) {
     const view = viewOf(side);
     const line = lineAt(view, number);
     const rows = view.rowsOfLine.get(line) ?? [];
     const [name, words] = shown === "ir" ? [String(line), view.lines[number]] : [view.code[number][0], view.code[number][2]];
     const ids = rows.slice(0, 2).map((row) => (side === "A" ? data.ops[row]?.before : data.ops[row]?.after)).join(" ");
-    return make("div", "kr" + (chosen !== null && rows.includes(chosen) ? " related" : ""), make("b", "n", name), make("b", "o", ids), make("code", "", words));
+    const differs = differing[side].has(number);
+    const classes = "kr" + (chosen !== null && rows.includes(chosen) ? " related" : "") + (differs ? " differs" : "");
+    return make("div", classes, make("b", "n", name), make("b", "m", differs ? { A: "−", B: "+" }[side] : ""), make("b", "o", ids), make("code", "", words));
   }
 
   function chooseOp(row) {
@@ -73,6 +102,7 @@ if (data.kernels.length) {
   }
 
   function setRows() {
+    setDifferences();
     for (const side of ["A", "B"]) {
       const view = viewOf(side);
       const texts = !view ? [] : shown === "ir" ? view.lines : view.code.map(([, , text]) => text);
@@ -82,6 +112,7 @@ if (data.kernels.length) {
       byId("kernel-name-" + side).textContent = word + ": " + (view?.name ?? "") + why;
       byId("kernel-name-" + side).title = view?.name ?? "";
     }
+    requestAnimationFrame(() => current < 0 && showDifference(0));
   }
 
   function open(number) {
@@ -112,7 +143,10 @@ if (data.kernels.length) {
   });
   addEventListener("basis", paintSide);
   addEventListener("hashchange", follow);
-  byId("kernels").addEventListener("show", paint);
+  byId("kernels").addEventListener("show", () => {
+    paint();
+    showDifference(Math.max(0, current)); // a hidden pane has no height to scroll in
+  });
   addEventListener("resize", paint);
   splitPanes(document.querySelector(".kernel-grid"));
   open(0);

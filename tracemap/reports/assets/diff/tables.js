@@ -18,7 +18,7 @@ const costColumns = (rows) => (measured ? [
 ] : []);
 
 const ratioColumn = (label, at, of) => column(label, (op) => op.ratio?.[at] ?? null, (op) => make("td", "num", op.ratio ? op.ratio[at].toFixed(2) : "–"), true, () => of);
-const RATIO = "median per invocation after over before, corrected for drift of the machine";
+const RATIO = "median per invocation after over before; the overview says whether times are corrected for the machine's speed";
 const outcomesOf = (op) => [...new Set([op.outcome_before, op.outcome_after].filter(Boolean))].join("→");
 const kernelWords = (op) => (op.kernels_before.join(" ") === op.kernels_after.join(" ") ? op.kernels_after.join(" ") : op.kernels_before.join(" ") + " → " + op.kernels_after.join(" "));
 const HOWS = ["new", "gone"];
