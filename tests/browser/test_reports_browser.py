@@ -211,7 +211,7 @@ def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, sm
         ("k1", "50 ns 42.4 %"),
         ("k2", "17.5 ns 14.8 %"),
     ]
-    assert texts(browser, "#inspector summary") == ["3 ops", "3 dispatches"]
+    assert texts(browser, "#inspector > details > summary") == ["3 ops", "3 dispatches"]
     assert browser.find_elements(By.CSS_SELECTOR, "#inspector details[open]") == []
     go(browser, "#F0L2")  # a call: the whole cost of the dispatch inside
     assert texts(browser, "#inspector tr")[0].replace("\n", " ") == "total 35 ns 25.0 %"

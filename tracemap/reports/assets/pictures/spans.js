@@ -149,7 +149,7 @@ class Spans {
 
   // `file`: the beginning of the text to leave out first, as in `net.py:12`.
   shortened(text, room, file = "") {
-    const letters = Math.floor(room / 6.2);
+    const letters = Math.floor(room / 6.7);
     if (file && text.length > letters && !text.includes(" ")) return this.shortened(text.slice(file.length), room);
     return text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + "…";
   }
