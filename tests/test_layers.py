@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -239,16 +239,13 @@ def test_importing_the_api_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [(), ("--html", "page.html")], ids=["table", "page"])
-def test_what_only_some_runs_need_is_not_imported_for_all(
-    built: Built, recorded: Recorded, tmp_path: Path, page: Sequence[str]
-) -> None:
+def test_what_only_some_runs_need_is_not_imported_for_all(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Graphs of networkx, which take as long to import as to attribute a small run, are for runs that tell no sites.
 
-    Machine code needs them once, for what the bundle keeps from then on.
+    Machine code needs them once, for what the bundle keeps from then on. Pages show its loops, so they need them always.
     """
     check_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))
-    words = ["attribute", str(recorded("hand_mlp")), "--map", str(built("hand_mlp")), *page]
+    words = ["attribute", str(recorded("hand_mlp")), "--map", str(built("hand_mlp"))]
     code = (
         "import sys; from tracemap.commands.main import group; group.main(sys.argv[1:], standalone_mode=False); "
         "sys.exit('networkx' in sys.modules)"
