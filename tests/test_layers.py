@@ -242,7 +242,7 @@ def test_importing_the_api_imports_nothing_heavy() -> None:
 def test_what_only_some_runs_need_is_not_imported_for_all(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Graphs of networkx, which take as long to import as to attribute a small run, are for runs that tell no sites.
 
-    Machine code needs them once, for what the bundle keeps from then on. Pages show its loops, so they need them always.
+    Machine code needs them once, for what the bundle keeps from then on. Pages always need them, for its loops.
     """
     check_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))
     words = ["attribute", str(recorded("hand_mlp")), "--map", str(built("hand_mlp"))]
