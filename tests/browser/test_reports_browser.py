@@ -200,6 +200,10 @@ def test_two_clicks_lead_from_the_page_to_the_code_of_the_hottest_line(open_page
     """
     settle(browser)
     assert browser.execute_script(in_view) > 0
+    assert not find(browser, "#inspector").is_displayed()
+    browser.back()
+    assert view(browser) == "F1"
+    assert find(browser, "#inspector").is_displayed()
 
 
 def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, small: Path) -> None:

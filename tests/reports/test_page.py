@@ -256,5 +256,6 @@ def test_doubts_are_at_the_top_of_the_page() -> None:
     noisy, stopped, uncertain = page.data.notices
     assert (noisy, stopped) == ("noisy machine: <b>", "stopped")
     assert uncertain.startswith("uncertain: 55.4 % of the attributed cpu_ns is in ops marked ~")  # 150 of 271
+    assert uncertain.endswith("record again on an idle machine")
     text = render_page(page)
     assert text.index("noisy machine: &lt;b&gt;") < text.index("<main")

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
 from tracemap.core.codec import record_from
-from tracemap.core.diagnostics import BUDGET_SPENT, above_result
+from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, above_result, has_slug
 from tracemap.core.units import Integer, Unknown, format_ns, format_share
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
 from tracemap.options.results import Rule
@@ -276,6 +276,8 @@ def notices(costed: MapCosts) -> tuple[str, ...]:
     uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
     if uncertain > _UNCERTAIN * metric.attributed:
         remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
+        if has_slug(attribution.diagnostics, NOISY):  # invocations differ, too
+            remedy = "record again on an idle machine"
         share = format_share(uncertain, metric.attributed)
         texts.append(f"uncertain: {share} of the attributed {metric.name} is in ops marked ~; {remedy}")
     return tuple(dict.fromkeys(texts))

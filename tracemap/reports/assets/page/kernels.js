@@ -71,8 +71,8 @@ if (data.kernels.length) {
 
   function choose(next, reveal) {
     chosen = { ...NOTHING, ...next };
-    const first = chosen.line || Math.min(...chosen.lines);
-    if (reveal !== "ir" && Number.isFinite(first) && first > 0) ir.reveal(first - 1);
+    const most = [...chosen.lines].reduce((best, line) => (best && seen(best) >= seen(line) ? best : line), chosen.line);
+    if (reveal !== "ir" && most > 0) ir.reveal(most - 1);
     const at = chosen.loop >= 0 ? kernel.loops[chosen.loop].at : hottest();
     if (reveal !== "code" && at >= 0) code.reveal(at);
     paintRows();

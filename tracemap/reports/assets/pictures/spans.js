@@ -183,7 +183,7 @@ class Spans {
     const fitting = Math.max(1, Math.min(lines.length, Math.floor((row.height - SPAN_ROW.gap) / SPAN_ROW.line)));
     const texts = fitting > 1 ? lines.slice(0, fitting) : [lines.join(" ")];
     const first = row.y + (row.height - SPAN_ROW.gap) / 2 + 4 - ((texts.length - 1) * SPAN_ROW.line) / 2;
-    texts.forEach((text, number) => labels.push({ x, y: first + number * SPAN_ROW.line, text: this.shortened(text, width, text.slice(0, text.lastIndexOf(":"))) }));
+    texts.forEach((text, number) => labels.push({ x, y: first + number * SPAN_ROW.line, text: this.shortened(text, width, text.slice(0, Math.max(0, text.lastIndexOf(":")))) }));
   }
 
   blockEnd({ starts, ends }, at, limit, pixel) {
