@@ -200,6 +200,10 @@ def test_two_clicks_lead_from_the_page_to_the_code_of_the_hottest_line(open_page
     """
     settle(browser)
     assert browser.execute_script(in_view) > 0
+    assert not find(browser, "#inspector").is_displayed()
+    browser.back()
+    assert view(browser) == "F1"
+    assert find(browser, "#inspector").is_displayed()
 
 
 def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, small: Path) -> None:
@@ -211,7 +215,7 @@ def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, sm
         ("k1", "50 ns 42.4 %"),
         ("k2", "17.5 ns 14.8 %"),
     ]
-    assert texts(browser, "#inspector summary") == ["3 ops", "3 dispatches"]
+    assert texts(browser, "#inspector > details > summary") == ["3 ops", "3 dispatches"]
     assert browser.find_elements(By.CSS_SELECTOR, "#inspector details[open]") == []
     go(browser, "#F0L2")  # a call: the whole cost of the dispatch inside
     assert texts(browser, "#inspector tr")[0].replace("\n", " ") == "total 35 ns 25.0 %"

@@ -60,6 +60,7 @@ def test_a_run_without_samples_has_code_and_estimates_the_most_expensive_kernels
     costs = [sum(total[site] for site in kernel["sites"]) for kernel in data["kernels"]]
     assert costs == sorted(costs, reverse=True)
     assert len(costs) > 1
+    assert data["rule"] == "code"  # the cards of ops say that ranges are estimates, not intervals of samples
     for kernel in data["kernels"]:
         assert kernel["code"]
         assert kernel["noCode"] == ""

@@ -235,7 +235,7 @@ def test_the_users_hottest_file_comes_first_and_names_the_page() -> None:
 def test_models_without_python_and_of_onnx_name_themselves() -> None:
     assert page_of(graph((op(0, 1),)), None).data.title == "model.mlir"
     nodes = page_of(graph((op(0, 1, name="onnx.Gemm"), op(1, 2, name="util.global"))), None)
-    assert (nodes.data.title, nodes.data.nodes) == ("model.mlir (ONNX)", 1)
+    assert (nodes.data.title, nodes.data.nodes) == ("model (ONNX)", 1)
     assert 'aria-controls="nodes"' in render_page(nodes)
 
 
@@ -256,5 +256,6 @@ def test_doubts_are_at_the_top_of_the_page() -> None:
     noisy, stopped, uncertain = page.data.notices
     assert (noisy, stopped) == ("noisy machine: <b>", "stopped")
     assert uncertain.startswith("uncertain: 55.4 % of cpu_ns is in ops whose cost may be off by half")  # 150 of 271
+    assert uncertain.endswith("record again on an idle machine")
     text = render_page(page)
     assert text.index("noisy machine: &lt;b&gt;") < text.index("<main")

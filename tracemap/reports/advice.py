@@ -288,6 +288,8 @@ def notices(costed: MapCosts) -> tuple[str, ...]:
     uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
     if uncertain > _UNCERTAIN * metric.attributed:
         remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
+        if has_slug(attribution.diagnostics, NOISY):  # invocations differ, too
+            remedy = "record again on an idle machine"
         share = format_share(uncertain, metric.attributed)
         texts.append(f"uncertain: {share} of {metric.name} is in ops whose cost may be off by half; {remedy}")
     return tuple(dict.fromkeys(texts))

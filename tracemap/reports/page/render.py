@@ -139,7 +139,7 @@ def _title(costed: MapCosts, order: Sequence[int], nodes: int) -> str:
     if order[0]:
         stem, name = PurePath(first).stem, PurePath(model).stem
         return first if stem == name else f"{first}: {name}"
-    return f"{model} (ONNX)" if nodes else model
+    return f"{PurePath(model).stem} (ONNX)" if nodes else model
 
 
 # ---- render

@@ -109,7 +109,7 @@ if (data.kernels.length) {
       panes[side].set(texts.length, texts.reduce((most, words) => Math.max(most, words.length), 20));
       const word = side === "A" ? "before" : "after";
       const why = !view ? ": kernel does not exist" : shown === "machine" && view.noCode ? ": " + view.noCode : "";
-      byId("kernel-name-" + side).textContent = word + ": " + (view?.name ?? "") + why;
+      byId("kernel-name-" + side).textContent = word + (view ? ": " + view.name : "") + why;
       byId("kernel-name-" + side).title = view?.name ?? "";
     }
     requestAnimationFrame(() => current < 0 && showDifference(0));

@@ -24,6 +24,7 @@ if (data.kernels.length) {
 
   // Colours of ops: the most expensive ops of the kernel have their own.
   const BANDS = 7;
+  const HEAT_MOST = 66; // percent of the heat colour, so that text stays readable
   const bandOf = (op) => "var(--scope-" + Math.min(BANDS, rankOf.get(op) ?? BANDS) + ")";
 
   function paintBand(element, list) {
@@ -42,7 +43,7 @@ if (data.kernels.length) {
     const element = make("div", "kr" + mark, place, make("code", "", text));
     paintBand(element, opsOf(line));
     const total = kernel.total[event];
-    if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
+    if (value && total) element.style.setProperty("--heat-share", Math.round((HEAT_MOST * value) / total) + "%");
     return element;
   }
 
@@ -70,8 +71,8 @@ if (data.kernels.length) {
 
   function choose(next, reveal) {
     chosen = { ...NOTHING, ...next };
-    const first = chosen.line || Math.min(...chosen.lines);
-    if (reveal !== "ir" && Number.isFinite(first) && first > 0) ir.reveal(first - 1);
+    const most = [...chosen.lines].reduce((best, line) => (best && seen(best) >= seen(line) ? best : line), chosen.line);
+    if (reveal !== "ir" && most > 0) ir.reveal(most - 1);
     const at = chosen.loop >= 0 ? kernel.loops[chosen.loop].at : hottest();
     if (reveal !== "code" && at >= 0) code.reveal(at);
     paintRows();

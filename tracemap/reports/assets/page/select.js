@@ -128,6 +128,7 @@ function selectSite(id) {
 
 function follow() {
   const name = named();
+  if (name.startsWith("kernel")) closeDetails(); // the code needs the width
   if (panels.some((panel) => panel.id === name)) showPanel(name);
   else if (selectLine(name)) return;
   else if (/^kernel\d/.test(name)) showPanel("kernels");

@@ -1,6 +1,6 @@
 // An icicle plot: costs from the total at the top down to single ops. The width of a cell is its cost.
 const CELL = 21; // pixels high
-const LETTER = 6.4; // pixels wide, on average
+const LETTER = 6.7; // pixels wide, on average
 
 class Icicle {
   // `amountOf(node)`: own amount; `describe(amount)`: its text; `paint(cell)`: its class; `open(node)`: opens a leaf;

@@ -149,7 +149,7 @@ class Spans {
 
   // `file`: the beginning of the text to leave out first, as in `net.py:12`.
   shortened(text, room, file = "") {
-    const letters = Math.floor(room / 6.2);
+    const letters = Math.floor(room / 6.7);
     if (file && text.length > letters && !text.includes(" ")) return this.shortened(text.slice(file.length), room);
     return text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + "…";
   }
@@ -183,7 +183,7 @@ class Spans {
     const fitting = Math.max(1, Math.min(lines.length, Math.floor((row.height - SPAN_ROW.gap) / SPAN_ROW.line)));
     const texts = fitting > 1 ? lines.slice(0, fitting) : [lines.join(" ")];
     const first = row.y + (row.height - SPAN_ROW.gap) / 2 + 4 - ((texts.length - 1) * SPAN_ROW.line) / 2;
-    texts.forEach((text, number) => labels.push({ x, y: first + number * SPAN_ROW.line, text: this.shortened(text, width, text.slice(0, text.lastIndexOf(":"))) }));
+    texts.forEach((text, number) => labels.push({ x, y: first + number * SPAN_ROW.line, text: this.shortened(text, width, text.slice(0, Math.max(0, text.lastIndexOf(":")))) }));
   }
 
   blockEnd({ starts, ends }, at, limit, pixel) {

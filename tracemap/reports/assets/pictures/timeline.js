@@ -108,16 +108,22 @@ function sumSpans([from, to], isSelected) {
       count++;
     }
   }
-  const ofOp = new Map();
+  const found = new Map(); // by name and line: time, and the op with most of it
   for (const [item, time] of times) {
-    for (const [op, part] of partsOfItem(spanItems[item])) ofOp.set(op, (ofOp.get(op) ?? 0) + part * time);
+    for (const [id, part] of partsOfItem(spanItems[item])) {
+      const op = ops.get(id);
+      const words = op ? shortOpName(op) + " " + lineOfOp(op) : id;
+      const entry = found.get(words) ?? { words, time: 0, id, most: 0 };
+      entry.time += part * time;
+      if (part * time > entry.most) Object.assign(entry, { id, most: part * time });
+      found.set(words, entry);
+    }
   }
-  const top = [...ofOp].filter(([, time]) => time > 0).sort((a, b) => b[1] - a[1]);
+  const top = [...found.values()].filter((entry) => entry.time > 0).sort((a, b) => b.time - a.time);
   const words = [(isSelected ? "Selected " : "In view ") + quantity(Math.round(to - from), "ns") + " from " + quantity(Math.round(from), "ns") + ": " + plural(count, "kernel call") + ", " + quantity(Math.round(sum), "ns") + " in kernels. "];
-  const links = top.slice(0, TOP_OF_RANGE).flatMap(([id, time], at) => {
-    const op = ops.get(id);
-    return [at ? ", " : "Top ops: ", link(op ? shortOpName(op) + " " + lineOfOp(op) : id, id), " " + quantity(Math.round(time), "ns") + " (" + share(time, sum) + ")"];
-  });
+  const links = top.slice(0, TOP_OF_RANGE).flatMap(({ words, time, id }, at) => [
+    at ? ", " : "Top ops: ", link(words, id), " " + quantity(Math.round(time), "ns") + " (" + share(time, sum) + ")",
+  ]);
   const hint = isSelected ? "Escape clears the selection." : "Drag with Shift to sum a range.";
   byId("spans-sum").replaceChildren(...words, ...links, links.length ? ". " : "", make("small", "", hint));
 }
