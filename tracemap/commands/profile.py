@@ -66,6 +66,9 @@ def profile(target: str, options: ProfileOptions, progress: Progress = no_progre
         raise UsageInvalid(
             f"{target}: is a run, and `profile` makes a new one; name a model or a bundle, or use `attribute`"
         )
+    from tracemap.capture.calling import check_files, sorted_out
+
+    check_files(sorted_out([f"--input={spec}" for spec in options.inputs]))  # the build takes long
     return profile_bundle(build(target, _build_options(options), progress), options, progress)
 
 
