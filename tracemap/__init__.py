@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     Run = str | Path | RecordedRun
     Runs = Run | Sequence[Run]
+    Inputs = Sequence[object] | Mapping[str, object]
     Side = Runs | StoredBundle
 
 __all__ = [
@@ -264,7 +265,7 @@ def record(
     output: str | Path | None = None,
     options: RecordOptions | None = None,
     *,
-    inputs: Sequence[object] | None = None,
+    inputs: Inputs | None = None,
     **changes: object,
 ) -> RunResult:
     """Run a bundle's module and write a run. The result's `.path` is the run's file.
@@ -273,8 +274,9 @@ def record(
         bundle: result of `build` or `load`, or its path.
         output: the run's file; None: the next free number in the bundle.
         options: options of `tracemap record`; None: the defaults.
-        inputs: one per argument: strings in the command's syntax, numbers, or arrays (numpy's, or anything that numpy
-            can read). None: the inputs in the options.
+        inputs: one per argument, or a dictionary by argument name: strings in the command's syntax, numbers, or arrays
+            (numpy's, or anything that numpy can read). Arguments that the dictionary lacks are generated. None: the
+            inputs in the options.
         changes: options by name, such as `iterations=50, sample_hz=251`.
 
     Raises:
@@ -335,7 +337,7 @@ def run(
     bundle: StoredBundle | str | Path,
     options: RunOptions | None = None,
     *,
-    inputs: Sequence[object] | None = None,
+    inputs: Inputs | None = None,
     **changes: object,
 ) -> tuple[Array, ...]:
     """Run a function of a bundle's module once, and return its outputs as numpy arrays (scalars have no dimensions).
@@ -375,7 +377,7 @@ def benchmark(
     bundle: StoredBundle | str | Path,
     options: BenchmarkOptions | None = None,
     *,
-    inputs: Sequence[object] | None = None,
+    inputs: Inputs | None = None,
     **changes: object,
 ) -> tuple[FunctionTimes, ...]:
     """Time invocations of a function without profiling.
@@ -864,10 +866,13 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shel
     add_magic(shell)
 
 
-def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
+def _texts_and_values(inputs: Inputs | None) -> tuple[Sequence[object] | None, Sequence[object]]:
     """Split inputs: strings become an option; arrays and numbers, which cannot be typed, are passed separately."""
+    from tracemap.capture.inputs import NamedValue
     from tracemap.options.option import check_list
 
+    if isinstance(inputs, Mapping):
+        inputs = [NamedValue(str(name), value) for name, value in inputs.items()]
     values = None if inputs is None else check_list("inputs", inputs)
     return (values, ()) if values is None or all(isinstance(value, str) for value in values) else (None, values)
 

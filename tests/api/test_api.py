@@ -149,7 +149,7 @@ def test_inputs_are_also_arrays_and_numbers(tmp_path: Path) -> None:
     specs.mkdir()
     made = array_inputs(bundle.graph.functions[0], values, specs)
     command = [find_tool("iree-run-module"), "--device=local-sync", f"--module={bundle.module_path}", "--function=add"]
-    subprocess.run([*map(str, command), *flag, *(f"--input={one.spec}" for one in made)], check=True)
+    subprocess.run([*map(str, command), *flag, *(f"--input={one.spec}" for one in made if one)], check=True)
     assert np.allclose(np.load(tmp_path / "out.npy"), np.tanh(column), atol=1e-6)
 
 
@@ -163,14 +163,31 @@ def test_truth_values_of_python_and_of_numpy_are_numbers(tmp_path: Path) -> None
     for truth in (True, False, np.True_, np.False_):
         (found,) = tracemap.run(bundle, inputs=[truth, one, two])
         assert np.array_equal(found, one if truth else two)
-        inputs = array_inputs(bundle.graph.functions[0], [truth, one, two], tmp_path)
-        assert (inputs[0].spec, inputs[0].said) == (("1", "1") if truth else ("0", "0"))
+        first, *_ = array_inputs(bundle.graph.functions[0], [truth, one, two], tmp_path)
+        assert first
+        assert (first.spec, first.said) == (("1", "1") if truth else ("0", "0"))
+
+
+def test_inputs_may_have_the_names_of_their_arguments(tmp_path: Path) -> None:
+    bundle = tracemap.build(ADD, tmp_path / "add.tracemap")
+    a, b = np.full((4, 3), 2, np.float32), np.full((4, 1), 3, np.float32)
+    arguments = bundle.graph.functions[0].arguments
+    values = dict(zip([argument.name for argument in arguments], (a, b, 3, np.zeros(4, bool)), strict=True))
+    expected = [*tracemap.run(bundle, inputs=list(values.values()))]
+    for given in (values, dict(reversed(values.items()))):
+        for left, right in zip(tracemap.run(bundle, inputs=given), expected, strict=True):
+            assert np.array_equal(left, right)
+    run = tracemap.record(bundle, inputs={arguments[1].name: b, arguments[2].name: "3"}, dim=3, iterations=2)
+    assert [said.partition(" (")[0] for said in run.header.inputs][1:3] == ["4x1xf32: given as an array", "3"]
+    assert run.header.inputs[0].endswith("(made up)")
+    with pytest.raises(InputInvalid, match=r"no argument has the name 'z'; its arguments are: a, "):
+        tracemap.record(bundle, inputs={"z": b})
 
 
 @pytest.mark.parametrize(
     ("number", "value", "said"),
     [
-        (0, np.ones((3, 3), np.float32), r"input0 \(tensor<4x\?xf32>\) cannot be an array of 3x3, float32"),
+        (0, np.ones((3, 3), np.float32), r"argument a \(tensor<4x\?xf32>\) cannot be an array of 3x3, float32"),
         (1, np.ones((4, 1), np.float64), r"cannot be an array of 4x1, float64"),
         (3, np.ones(4, np.int8), r"cannot be an array of 4, int8"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, run_cli
-from tracemap.capture.inputs import check_spec
+from tracemap.capture.inputs import InputFiles, check_spec
 from tracemap.core.errors import InputInvalid
 from tracemap.core.functions import Argument, Function
 from tracemap.core.toolchain import find_tool
@@ -124,7 +124,7 @@ def test_an_input_that_no_program_can_be_handed_is_named(command: str, bundle: B
     (tmp_path / "long.flags").write_text("".join(f"--input={each}\n" for each in (long, *_GOOD[1:])), encoding="utf-8")
     done = run_cli(command, bundle.path, "--flagfile", tmp_path / "long.flags")
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: main: argument input0 (tensor<2x3xf32>) is a text of ")
+    assert done.stderr.startswith("tracemap: error: main: argument a (tensor<2x3xf32>) is a text of ")
     assert done.stderr.endswith("Save it as a numpy file and pass @file.npy [input-invalid]\n")
     assert done.stderr.count("\n") == 1
 
@@ -143,7 +143,7 @@ def test_inputs_are_as_long_as_a_program_can_be_handed(bundle: Bundle) -> None:
 def taken_by_us(bundle: Bundle, place: int, spec: str) -> bool:
     entry = bundle.graph.functions[0]
     try:
-        check_spec(entry, entry.arguments[place], spec)
+        check_spec(entry, entry.arguments[place], spec, InputFiles())
     except InputInvalid:
         return False
     return True
@@ -182,7 +182,7 @@ def test_half_floats_that_stand_alone_arrive_as_they_were_meant(bundle: Bundle, 
     words = [word for spec in (*_GOOD[:-2], "1.5", "2.5") for word in ("--input", spec)]
     said = run_cli("run", bundle.path, *words, cwd=tmp_path)
     right = (
-        "argument input13 (f16) cannot be '1.5': a scalar f16 is passed as its bits, 0 to 0xffff, and "
+        "argument n (f16) cannot be '1.5': a scalar f16 is passed as its bits, 0 to 0xffff, and "
         "'1.5' is not; write it as --input=0x3e00 [input-invalid]"
     )
     assert right in said.stderr
@@ -199,7 +199,7 @@ def test_the_sentence_says_what_is_wrong_and_what_is_right(bundle: Bundle, tmp_p
     words = [word for spec in ("2x3xi32=1", *_GOOD[1:]) for word in ("--input", spec)]
     done = run_cli("record", bundle.path, *words, "-o", "run.csv", cwd=tmp_path)
     assert done.stderr == (
-        "tracemap: error: main: argument input0 (tensor<2x3xf32>) cannot be '2x3xi32=1': its elements are i32, not "
+        "tracemap: error: main: argument a (tensor<2x3xf32>) cannot be '2x3xi32=1': its elements are i32, not "
         "f32; write it as --input=2x3xf32=0.5 [input-invalid]\n"
     )
     assert done.returncode == 2
@@ -222,9 +222,9 @@ def test_a_number_that_its_type_does_not_hold_is_named(
 ) -> None:
     words = [word for each in (*_GOOD[:place], spec, *_GOOD[place + 1 :]) for word in ("--input", each)]
     done = run_cli(command, bundle.path, *words)
-    kind = bundle.graph.functions[0].arguments[place].type
+    name, kind = "abcdefghij"[place], bundle.graph.functions[0].arguments[place].type
     assert done.stderr == (
-        f"tracemap: error: main: argument input{place} ({kind}) cannot be '{spec}': {fault}; write it as "
+        f"tracemap: error: main: argument {name} ({kind}) cannot be '{spec}': {fault}; write it as "
         f"--input={right} [input-invalid]\n"
     )
     assert done.returncode == 2
@@ -234,12 +234,12 @@ def test_a_number_that_its_type_does_not_hold_is_named(
 def test_advice_keeps_the_truth_that_is_meant(written: str, advised: str) -> None:
     entry = Function("f", (Argument("c", "tensor<i1>", loop_bound=False),))
     with pytest.raises(InputInvalid, match=rf"write it as --input={advised}$"):
-        check_spec(entry, entry.arguments[0], written)
+        check_spec(entry, entry.arguments[0], written, InputFiles())
 
 
 @pytest.mark.parametrize("element", ["i4", "si4", "ui2"])
 def test_advice_for_parts_of_bytes_can_be_followed(element: str) -> None:
     entry = Function("f", (Argument("c", f"tensor<8x{element}>", loop_bound=False),))
     with pytest.raises(InputInvalid, match=rf"write it as --input=8x{element}=11$"):
-        check_spec(entry, entry.arguments[0], f"8x{element}=1")
-    check_spec(entry, entry.arguments[0], f"8x{element}=11")
+        check_spec(entry, entry.arguments[0], f"8x{element}=1", InputFiles())
+    check_spec(entry, entry.arguments[0], f"8x{element}=11", InputFiles())

@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -376,13 +378,12 @@ def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:
 
 
 def test_record_of_a_program_that_fails(built: Built, tmp_path: Path) -> None:
-    """Files whose content is not as long as the shape are only found out by the program itself: its words are shown."""
-    (tmp_path / "short.bin").write_bytes(b"\0" * 4)
-    inputs = ["--input", "32x784xf32=@short.bin"]
+    """Storage in place of a tensor is only found out by the program itself: its words are shown."""
+    inputs = ["--input", "&32x784xf32=1"]
     others = ("784x256", "256", "256x128", "128", "128x10", "10")
     inputs += [word for sizes in others for word in ("--input", f"{sizes}xf32=1")]
     said = refused("program-failed", "record", built("hand_mlp"), *inputs, "-o", "run.csv", cwd=tmp_path, status=1)
-    assert "short.bin" in said
+    assert "ref type mismatch" in said
 
 
 # --- attribute
@@ -673,3 +674,178 @@ def test_the_example_for_a_loops_bound_has_whole_numbers_for_integers() -> None:
     with pytest.raises(InputInvalid) as caught:
         generated_inputs(Function("main", arguments), 3, Path())
     assert str(caught.value).endswith("give every argument: --input=i32=1 --input=Nx4xf32=0.5")
+
+
+# --- wrong inputs and files, in all commands
+
+
+DYNAMIC = """func.func @dyn(%x: tensor<?x?xf32>, %w: tensor<?x128xf32>, %n: tensor<i32>) -> tensor<?x128xf32> {
+  %zero = arith.constant 0.0 : f32
+  %c0 = arith.constant 0 : index
+  %m = tensor.dim %x, %c0 : tensor<?x?xf32>
+  %empty = tensor.empty(%m) : tensor<?x128xf32>
+  %filled = linalg.fill ins(%zero : f32) outs(%empty : tensor<?x128xf32>) -> tensor<?x128xf32>
+  %product = linalg.matmul ins(%x, %w : tensor<?x?xf32>, tensor<?x128xf32>) outs(%filled : tensor<?x128xf32>)
+    -> tensor<?x128xf32>
+  return %product : tensor<?x128xf32>
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def wrong(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, its bundle, a run, and files that are none of these."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "m.mlir").write_text(DYNAMIC)
+    check_cli("build", "m.mlir", "-o", "b.tracemap", cwd=folder)
+    shutil.copy(recorded("hand_mlp"), folder / "run.parquet")
+    shutil.copy(folder / "b.tracemap" / "module.vmfb", folder / "m.vmfb")
+    page = "<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n"
+    texts = {
+        **dict.fromkeys(("page.html", "html.mlir", "html.onnx", "html.csv"), page),
+        **dict.fromkeys(("empty.csv", "empty.mlir", "empty.onnx", "empty.npy"), ""),
+        **dict.fromkeys(("text.mlirbc", "text.pt2", "text.npy", "notes.txt"), "some notes\nabout it\n"),
+        **dict.fromkeys(("lfs.onnx", "lfs.parquet"), "version https://git-lfs.github.com/spec/v1\nsize 12345\n"),
+        "other.json": '{"traceEvents": [{"name": "a", "ph": "X"}]}\n',
+        "script.py": "import jax\nprint(jax.devices())\n",
+        "bad.flags": "function=dyn\n",
+        "named.flags": "--input=x=@x.npy\n--input=y=@w.npy\n",
+        "folder/a.txt": "a",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    onnx = b"\x08\x07\x12\x07pytorch:\x10" + b"\x0a\x00" * 8
+    (folder / "broken.onnx").write_bytes(onnx + b"\xff" * 40)
+    (folder / "cut.onnx").write_bytes(onnx[:-4])
+    (folder / "headless.onnx").write_bytes(onnx[:11])
+    with zipfile.ZipFile(folder / "weights.pt2", "w") as archive:
+        archive.writestr("archive/data.pkl", b"weights")
+    (folder / "cut.pt2").write_bytes((folder / "weights.pt2").read_bytes()[:-30])
+    x = np.ones((2, 3), np.float32)
+    w = np.ones((3, 128), np.float32)
+    arrays = {"x": x, "f64": x.astype(np.float64), "rank": x[0], "fortran": np.asfortranarray(x), "w": w}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    np.save(folder / "big.npy", x.astype(">f4"))
+    np.savez(folder / "x.npz", x=x)
+    (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:-4])
+    (folder / "odd.npy").write_bytes((folder / "x.npy").read_bytes().replace(b"descr", b"desc!"))
+    x[0].tofile(folder / "short.bin")
+    return folder
+
+
+RECORD = "record b.tracemap"
+WRONG = {
+    # models
+    "build broken.onnx": "is no ONNX model, or a damaged one (at byte 29); export or download it again",
+    "build cut.onnx": "is a truncated ONNX model, or none: it ends at byte 25; export or download it again",
+    "build headless.onnx": "is no ONNX model, since it has no graph; export it again",
+    "build empty.onnx": "is an empty file, not an ONNX model; export or download it again",
+    "profile html.onnx": "is an HTML page, not an ONNX model; export or download it again",
+    "build lfs.onnx": "is a pointer of Git LFS, not an ONNX model; fetch the model with `git lfs pull`",
+    "build html.mlir": "is an HTML page, not MLIR; get the model again",
+    "profile text.mlirbc": "is a text file, not MLIR; pass a model (.mlir, .mlirbc, .onnx, .pt2)",
+    "build b.tracemap": "is a bundle, not a model, so it is built already; record it: tracemap record b.tracemap",
+    "build run.parquet": "is a table, not MLIR; pass a model; for runs, use `tracemap attribute`",
+    "profile run.parquet": "is a run, and `profile` makes a new one; name a model or a bundle, or use `attribute`",
+    "lower m.vmfb --pipeline builtin.module(cse)": "is a compiled module, not MLIR; pass the model",
+    "build text.pt2": "is a text file, not a program of torch.export.save; write it with torch.export.save(",
+    "build weights.pt2": "is weights or a module of torch.save, not a program of torch.export.save; write it with",
+    "build cut.pt2": "is a truncated or damaged archive (File is not a zip file); copy it again",
+    "build other.json": "is a JSON file, not MLIR; pass a model",
+    "build script.py": "is a Python script, not MLIR; `tracemap profile SCRIPT.py` profiles its functions",
+    "profile x.npy": "is a numpy array, not MLIR; pass a model; arrays are inputs: --input @FILE.npy",
+    "profile folder": "is a folder, not a model; pass a file (.mlir, .mlirbc, .onnx, .pt2)",
+    "profile html.mlr": "html.mlr: there is no such file; did you mean html.mlir?",
+    "profile m.mlir --input @gone.npy": "--input: the file gone.npy does not exist",
+    # bundles
+    "record m.mlir": "m.mlir: is a model, not a bundle; build it first: tracemap build m.mlir",
+    "bench run.parquet": "is a run or another table, not a bundle; pass the bundle that it was recorded from",
+    "show m.vmfb": "is a compiled module (.vmfb), not a bundle; build the model that it was compiled from",
+    "audit page.html": "is an HTML page, not a bundle; pass a folder that `tracemap build` wrote",
+    "remarks script.py": "is a Python script, not a bundle; profile it, which builds its bundle: tracemap profile",
+    "tune folder --top 1": "is a folder, but not a bundle, since it has no map.json; pass a folder that",
+    "record bb.tracemap": "bb.tracemap: there is no such bundle; did you mean b.tracemap?",
+    "swap b.tracemap/map.json -o x": "b.tracemap/map.json: is a file in a bundle; pass the bundle: b.tracemap",
+    "run .": ".: is a folder, but not a bundle, since it has no map.json; pass the bundle in it: b.tracemap",
+    "attribute run.parquet --map m.mlir": "m.mlir: is a model, not a bundle; build it first: tracemap build m.mlir",
+    "report run.parquet b.tracemap -o x": "run.parquet: is a run or another table, not a bundle; pass the bundle",
+    # runs
+    "attribute b.tracemap": "is a bundle, not a run; record one: tracemap record b.tracemap",
+    "export m.mlir --to csv": "is a model, not a run; build it first: tracemap build m.mlir, then record its bundle",
+    "attribute html.csv": "is an HTML page, not a run; pass a run: `tracemap record BUNDLE` writes one",
+    "attribute lfs.parquet": "is a pointer of Git LFS, not a run; fetch the file with `git lfs pull`",
+    "attribute notes.txt": "is a text file, not a run; pass a run: `tracemap record BUNDLE` writes one",
+    "attribute m.vmfb": "is a compiled module (.vmfb), not a run; pass a run",
+    "store add --store s x.npy": "is a numpy array, not a run; pass a run",
+    "diff m.mlir b.tracemap": "m.mlir: is a model, not a run; build it first: tracemap build m.mlir",
+    "stats m.mlir": "is a model, not calls of the hook; statistics need single calls: name the folder",
+    "stats b.tracemap": "is a bundle, not a recording of the hook; name the folder that the hook recorded into",
+    "store list --store b.tracemap": "is a bundle, not a store; name the folder of the store",
+    "store list --store run.parquet": "is a run or another table, not a store, which is a folder; tracemap store add",
+    # flag files
+    f"{RECORD} --flagfile m.mlir": "m.mlir: is a model, not a flag file; a flag file has one flag per line",
+    f"{RECORD} --flagfile m.vmfb": "m.vmfb: is a compiled module (.vmfb), not a flag file",
+    f"{RECORD} --flagfile bad.flags": "'function=dyn' is no flag; flags begin with --; write --function=dyn",
+    f"{RECORD} --flagfile named.flags": "no argument has the name 'y'; its arguments are: x, w, n",
+    # inputs
+    f"{RECORD} --input x=@f64.npy": "dyn: argument x (tensor<?x?xf32>) cannot be read from f64.npy: it holds "
+    "2x3xf64, not ?x?xf32; save it with numpy.save('x.npy', x.astype('float32'))",
+    f"{RECORD} --input w=@x.npy": "w (tensor<?x128xf32>) cannot be read from x.npy: it holds 2x3xf32, not ?x128xf32",
+    f"{RECORD} --input x=@rank.npy": "it holds 3xf32, not ?x?xf32; pass an array of this shape",
+    f"{RECORD} --input x=@fortran.npy": "its elements are in Fortran order, which IREE does not read; save it with",
+    f"{RECORD} --input x=@big.npy": "its numbers are big-endian, which IREE does not read; save it with numpy.save",
+    f"{RECORD} --input x=@cut.npy": "it is truncated: 4 bytes of its array are missing; save or copy it again",
+    f"{RECORD} --input x=@odd.npy": "its header is damaged (",
+    f"{RECORD} --input x=@text.npy": "it is a text file, not a numpy array (.npy); pass a .npy file",
+    f"{RECORD} --input x=@empty.npy": "it is an empty file, not a numpy array (.npy); pass a .npy file",
+    f"{RECORD} --input x=@x.npz": "(.npz), not a numpy array (.npy); save it with numpy.save('x.npy', numpy.load(",
+    f"{RECORD} --input x=x.npy": "it has no shape and element type; write it as --input=@x.npy",
+    f"{RECORD} --input x=2x3xf32=@short.bin": "it has 12 bytes, and 2x3xf32 needs 24; pass a whole file",
+    f"{RECORD} --input x=@x.npy --input w=+x.npy": "w (tensor<?x128xf32>) cannot be read from x.npy: its header is",
+    f"{RECORD} --input xs=@x.npy": "dyn: no argument has the name 'xs'; its arguments are: x, w, n; did you mean x?",
+    f"{RECORD} --input x=@x.npy --input @w.npy": "give inputs without a name first, in order, then those with a name",
+    f"{RECORD} --input @x.npy --input w=@w.npy": "n is missing; give all arguments, or only some by name",
+    f"{RECORD} --input @x.npy --input x=@x.npy": "argument x is given twice; give it once",
+    "tune b.tracemap --kernel * --input @x.npy": "dyn takes 3 inputs (x: tensor<?x?xf32>, w: tensor<?x128xf32>, n: ",
+    "bench b.tracemap --input x=7": "argument x (tensor<?x?xf32>) cannot be the single number 7",
+    "benchmark b.tracemap --input x=@f64.npy": "it holds 2x3xf64, not ?x?xf32",
+    "run b.tracemap --input x=@f64.npy": "it holds 2x3xf64, not ?x?xf32",
+}
+"""Wrong calls, and the thing and the remedy that the error names."""
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_files_and_inputs_are_named_with_a_remedy(words: str, wrong: Path) -> None:
+    done = run_cli(*words.split(), cwd=wrong)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert WRONG[words] in done.stderr
+
+
+def test_inputs_by_name_arrive_at_their_arguments(wrong: Path) -> None:
+    """In any order; the others are generated. Names of files in flag files work the same."""
+    by_place = check_cli("run", "b.tracemap", "--input=@x.npy", "--input=@w.npy", "--input=i32=0", cwd=wrong)
+    by_name = ("--input=n=i32=0", "--input=w=@w.npy", "--input=x=@x.npy")
+    assert check_cli("run", "b.tracemap", *by_name, cwd=wrong) == by_place
+    assert check_cli("run", "b.tracemap", "--input=@x.npy", *by_name[:2], cwd=wrong) == by_place
+    assert check_cli("run", "b.tracemap", *by_name[1:], cwd=wrong) == by_place
+    assert check_cli("run", "b.tracemap", "--", *by_name, cwd=wrong) == by_place
+
+
+def test_several_arrays_of_one_file_are_checked_in_order(wrong: Path, tmp_path: Path) -> None:
+    """`@` begins at the start of a file, `+` continues after the array before; raw data may follow each other, too."""
+    with (tmp_path / "all.npy").open("wb") as file:
+        for array in (np.ones((2, 3), np.float32), np.ones((3, 128), np.float32), np.int32(3)):
+            np.save(file, array)
+    specs = ("@all.npy", "+all.npy", "+all.npy")
+    inputs = [f"--input={spec}" for spec in specs]
+    assert "2x128xf32" in check_cli("run", wrong / "b.tracemap", *inputs, cwd=tmp_path)
+    inputs[1] = "--input=@all.npy"
+    assert "argument w" in refused("input-invalid", "run", wrong / "b.tracemap", *inputs, cwd=tmp_path)
+    np.ones(6 + 384, np.float32).tofile(tmp_path / "raw.bin")
+    raw = ["--input=2x3xf32=@raw.bin", "--input=3x128xf32=+raw.bin", "--input=i32=0"]
+    assert "2x128xf32" in check_cli("run", wrong / "b.tracemap", *raw, cwd=tmp_path)
+    raw[1] = "--input=4x128xf32=+raw.bin"
+    said = refused("input-invalid", "run", wrong / "b.tracemap", *raw, cwd=tmp_path)
+    assert "argument w (tensor<?x128xf32>) cannot be read from raw.bin: it has 1,536 bytes" in said

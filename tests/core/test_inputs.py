@@ -293,7 +293,7 @@ def test_a_file_that_is_no_table_does_not_fill_the_screen(built: Built, tmp_path
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "standard input: the file is empty: no events [run-empty]"),
+        ("", "standard input: the file is empty: no events; record again, or pass another file [run-empty]"),
         ("x,y\n", "standard input: there is no column that names the kernel"),
         ("kernel,duration_ns\nk,1\n\0,?\n", "standard input: "),
         ('{"benchmarks": 3}', "standard input: "),

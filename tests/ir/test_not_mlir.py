@@ -18,11 +18,11 @@ from tracemap.ir.text_checks import format_fault
 MLP = (SAMPLES / "models" / "hand_mlp.mlir").read_bytes()
 
 
-def zipped() -> bytes:
+def zipped(name: str = "model/data.pkl") -> bytes:
     """An archive as PyTorch writes it, as far as its first bytes go."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("model/data.pkl", b"weights")
+        archive.writestr(name, b"weights")
     return file.getvalue()
 
 
@@ -70,7 +70,7 @@ def test_a_model_of_onnx_names_what_reads_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed; tests/frontends tries what reads it")
 def test_a_program_of_torch_names_what_reads_it(tmp_path: Path) -> None:
-    (tmp_path / "model.pt2").write_bytes(zipped())
+    (tmp_path / "model.pt2").write_bytes(zipped("model/models/model.json"))
     for command in (("build", "model.pt2"), ("lower", "model.pt2", "--pipeline", "builtin.module(cse)")):
         done = run_cli(*command, cwd=tmp_path)
         assert "pip install 'tracemap[torch]'" in done.stderr

@@ -10,6 +10,7 @@ from tests.support import SAMPLES
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.locations import UnknownLocation
 from tracemap.core.units import UNKNOWN
+from tracemap.ir.frameworks import name_arguments
 from tracemap.ir.model_reader import blank_locations, create_records, location_attributes, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source_model import SourceModel, SourceOperation
@@ -136,6 +137,24 @@ def test_stablehlo_while_conditions_bound_loops() -> None:
       return %r#2 : tensor<4xf32>
     }"""
     assert [argument.loop_bound for argument in described(text).arguments["f"]] == [True, False]
+
+
+def test_arguments_have_the_names_of_the_program() -> None:
+    """Those of locations, as JAX and ONNX write them, else those of the text that no printer gave."""
+    model = described("""#x = loc("x")
+    func.func @f(%a: tensor<2xf32> loc(#x), %b: tensor<2xf32> loc("p['w']"("a.py":1:2)), %c : i32, %arg3: i32,
+        %4: i32, %d: i32 loc(unknown), %e: f32 loc(fused["a.py":1:2, "y"])) {
+      return
+    }
+    """)
+    names = [argument.name for argument in model.arguments["f"]]
+    assert names == ["x", "p['w']", "c", "", "", "", "y"]
+    module = MlirParser().parse("func.func @f(%arg0: i32, %arg1: i32) {\n return\n}")
+    name_arguments(module, "f", ["tokens"])
+    assert "tokens" not in module.operation.get_asm(enable_debug_info=True)
+    name_arguments(module, "f", ["tokens", "mask"])
+    found = described(module.operation.get_asm(enable_debug_info=True)).arguments["f"]
+    assert [argument.name for argument in found] == ["tokens", "mask"]
 
 
 def test_tags_count_in_pre_order() -> None:

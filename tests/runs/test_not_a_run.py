@@ -12,7 +12,7 @@ from tracemap.core.errors import RunInvalid
 from tracemap.runs.readers.open_run import reader_of
 
 _MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
-_IS_MODEL = r": is a model, not a run; build it first \(`tracemap build`\), then pass its bundle or a run of it$"
+_IS_MODEL = r": is a model, not a run; build it first: tracemap build .*, then record its bundle$"
 
 
 @pytest.mark.parametrize("model", _MODELS, ids=lambda model: model.stem)

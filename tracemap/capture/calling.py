@@ -24,13 +24,14 @@ from tracemap.capture.inputs import (
     mapped_array,
     refused_as,
     saved_inputs,
+    specs_by_argument,
 )
 from tracemap.core.errors import BundleInvalid, InputInvalid, TargetUnwritable, TracemapError, UsageInvalid, start_of
-from tracemap.core.files import read_stored_file, read_user_input
+from tracemap.core.files import FileFormat, format_of_file, read_stored_file, read_user_input
 from tracemap.core.functions import Argument, Function, function_named
 from tracemap.core.locations import STRING, unescape
 from tracemap.core.toolchain import check_tool, find_tool
-from tracemap.core.units import UNKNOWN, Text, Unknown
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
 
 # ---- batches
@@ -160,21 +161,33 @@ def with_flag_files(flags: Iterable[str]) -> list[str]:
     return expanded
 
 
+_FLAG_WITHOUT_DASHES: Final = re.compile(r"[a-z_]+=")
+
+
 def _lines_of(path: Path) -> list[str]:
     """The flags of one file; `--flagfile` is not expanded."""
     try:
         lines = read_user_input(str(path), UsageInvalid).decode().splitlines()
     except ValueError as error:
+        _check_may_have_flags(path)
         raise UsageInvalid(f"{path}: the flag file cannot be read: {error}") from error
     flags: list[str] = []
     for number, line in enumerate(map(str.strip, lines), start=1):
         if not line or line.startswith("#"):
             continue
         if not line.startswith("--"):
+            _check_may_have_flags(path)
             shown = start_of(line, _LONGEST_SAID)
-            raise UsageInvalid(f"{path}, line {number}: {shown!r} is no flag; flags begin with --")
+            remedy = f"; write --{shown}" if _FLAG_WITHOUT_DASHES.match(line) else ""
+            raise UsageInvalid(f"{path}, line {number}: {shown!r} is no flag; flags begin with --{remedy}")
         flags.append(line)
     return flags
+
+
+def _check_may_have_flags(path: Path) -> None:
+    """Reject a file of another kind that was named as a flag file."""
+    if (kind := format_of_file(path)) not in (None, FileFormat.TEXT):
+        raise UsageInvalid(f"{path}: is {kind}, not a flag file; a flag file has one flag per line, such as --input=7")
 
 
 def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
@@ -452,19 +465,29 @@ def _make_call(
     device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
     serial = (SERIAL_FLAG,) if options.serial else ()
     try:
+        given: list[Input | None] = [None] * len(entry.arguments)
         if values:
-            inputs = array_inputs(entry, values, folder)
+            given = array_inputs(entry, values, folder)
         elif flags.inputs:
-            inputs = given_inputs(entry, flags.inputs)
-        elif program.kept.is_for(entry) and not isinstance(options.dim, int):  # --dim asks for others than the saved
-            inputs = saved_inputs(entry, program.kept, folder)
-        else:
-            inputs = generated_inputs(entry, options.dim, folder)
+            given = given_inputs(entry, flags.inputs)
+        inputs = [known for known in given if known]
+        if len(inputs) < len(given):
+            inputs = _other_inputs(program, entry, options.dim, folder, given)
     except OSError as error:
         text = f"{folder}: inputs cannot be written ({error}); set TMPDIR to a folder with free space"
         raise TargetUnwritable(text) from error
     rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
     return Call(modules, entry, declared.results, device, tuple(inputs), rest, folder, declared.asynchronous)
+
+
+def _other_inputs(
+    program: Program, entry: Function, dim: Integer, folder: Path, given: Sequence[Input | None]
+) -> list[Input]:
+    """The given inputs, with the saved ones in place of those that are not given, or generated ones."""
+    if program.kept.is_for(entry) and not isinstance(dim, int):  # --dim asks for others than the saved
+        saved = saved_inputs(entry, program.kept, folder)
+        return [known or kept for known, kept in zip(given, saved, strict=True)]
+    return generated_inputs(entry, dim, folder, given)
 
 
 def _without_at(module: Path, folder: Path) -> Path:
@@ -536,7 +559,9 @@ def called_shapes(program: Program, options: FunctionOptions, tool: str) -> tupl
     name = _name(options, flags)
     if not flags.inputs:
         return name, ()
-    return function_named(program.functions, name).name, tuple(shapes_of(flags.inputs))
+    function = function_named(program.functions, name)
+    specs = specs_by_argument(function, flags.inputs)
+    return function.name, tuple(UNKNOWN if spec is None else next(shapes_of([spec])) for spec in specs)
 
 
 def shapes_of(specs: Sequence[str]) -> Iterator[Sizes]:

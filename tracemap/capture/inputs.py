@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracemap.core.errors import InputInvalid, TracemapError, UsageInvalid, start_of
-from tracemap.core.files import names_file
+from tracemap.core.files import FileFormat, format_of_file, names_file
 from tracemap.core.functions import Argument, Function
 from tracemap.core.process.limits import free_memory
 from tracemap.core.units import Integer, format_bytes, join_names, plural
@@ -97,10 +98,14 @@ def passed_number(value: float, element: str) -> str:
 
 def written_type(array: np.ndarray[Any, Any]) -> str:
     """The type of an array in IREE's syntax, such as `32x64xf32`."""
+    return "x".join([*map(str, array.shape), _element_of(array.dtype) or array.dtype.name])
+
+
+def _element_of(dtype: np.dtype[Any]) -> str:
+    """The type of elements in IREE's syntax; "" if numpy's files do not name it, as for bf16."""
     names = {name: element for element, name in (REAL | _COMPLEX).items()}
-    name = array.dtype.name
-    element = names.get(name) or name.replace("uint", "ui").replace("int", "i").replace("bool", "i1")
-    return "x".join([*map(str, array.shape), element])
+    kinds = {"b": "i1", "i": f"i{8 * dtype.itemsize}", "u": f"ui{8 * dtype.itemsize}"}
+    return names.get(dtype.name) or kinds.get(dtype.kind, "")
 
 
 # ---- numbers
@@ -281,45 +286,248 @@ _LONGEST_WORD: Final = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 _SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d++(?:\.\d*+)?(?:[eE][-+]?\d+)?)")
 
 
-def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
-    """The user's inputs, one per argument.
+_NAMED = re.compile(r"([A-Za-z_][^=<@]*)=")
+"""A text that begins like a name of an argument."""
+_LISTED_ARGUMENTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NamedValue:
+    """An input given as a Python value, with the name of its argument."""
+
+    name: str
+    value: object
+
+
+def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input | None]:
+    """The user's inputs, one per argument; None for an argument that is not given while others are given by name.
 
     Raises:
         InputInvalid: there are too many or too few inputs, or one does not have its argument's type.
     """
-    _check_input_count(entry, len(specs), "give one --input per argument")
-    for argument, spec in zip(entry.arguments, specs, strict=True):
-        check_spec(entry, argument, spec)
-    return [Input(spec, spec) for spec in specs]
+    files = InputFiles()
+    inputs: list[Input | None] = []
+    for argument, spec in zip(entry.arguments, specs_by_argument(entry, specs), strict=True):
+        if spec is not None:
+            check_spec(entry, argument, spec, files)
+        inputs.append(None if spec is None else Input(spec, spec))
+    return inputs
 
 
-def check_spec(entry: Function, argument: Argument, spec: str) -> None:
-    """Reject a text that cannot be an argument of its type. Files and `&storage` are checked only by IREE's tools.
+def specs_by_argument(entry: Function, specs: Sequence[str]) -> list[str | None]:
+    """The user's inputs by argument: those without a name in order, then those that begin with a name, as `x=@x.npy`.
+
+    Raises:
+        InputInvalid: there are too many or too few inputs, or a name is unknown.
+    """
+    return _by_argument(entry, [_split_name(entry, spec) for spec in specs], "give one --input per argument")
+
+
+def _split_name(entry: Function, spec: str) -> tuple[str, str]:
+    """The name of the argument in an input, "" if it has none, and the rest of the input."""
+    matching = [argument.name for argument in entry.arguments if spec.startswith(f"{argument.name}=")]
+    name = max(matching, key=len, default="")
+    if SPEC.fullmatch(spec.strip()):  # an argument may have the name of a type, such as `f32`
+        return "", spec
+    if name or not (match := _NAMED.match(spec)):
+        return name, spec[len(name) + 1 :] if name else spec
+    raise _unknown_argument(entry, match[1])
+
+
+_Given = TypeVar("_Given")
+
+
+def _by_argument(entry: Function, given: Sequence[tuple[str, _Given]], ask: str) -> list[_Given | None]:
+    """Inputs with and without names by argument. If all have names, some may be missing."""
+    indices = {argument.name: index for index, argument in enumerate(entry.arguments)}
+    unnamed = [value for name, value in given if not name]
+    if len(unnamed) == len(given):
+        _check_input_count(entry, len(given), ask)
+        return [*unnamed]
+    _, after = next((name, given[index + 1 :]) for index, (name, _) in enumerate(given) if name)
+    if len(unnamed) > len(entry.arguments) or not all(name for name, _ in after):
+        raise InputInvalid(f"{entry.name}: give inputs without a name first, in order, then those with a name")
+    values: dict[int, _Given] = dict(enumerate(unnamed))
+    for name, value in given[len(unnamed) :]:
+        if name not in indices:
+            raise _unknown_argument(entry, name)
+        if indices[name] in values:
+            raise InputInvalid(f"{entry.name}: argument {_short(name)} is given twice; give it once")
+        values[indices[name]] = value
+    missing = [argument.name for index, argument in enumerate(entry.arguments) if index not in values]
+    if unnamed and missing:
+        raise InputInvalid(
+            f"{entry.name}: {join_names([_short(name) for name in missing])} {'is' if len(missing) == 1 else 'are'} "
+            "missing; give all arguments, or only some by name, so that the others are generated"
+        )
+    return [values.get(index) for index in range(len(entry.arguments))]
+
+
+def _unknown_argument(entry: Function, name: str) -> InputInvalid:
+    names = [argument.name for argument in entry.arguments]
+    similar = get_close_matches(name, names, 1)
+    question = f"; did you mean {_short(similar[0])}?" if similar else ""
+    listed = join_names([_short(known) for known in names], most=_LISTED_ARGUMENTS) or "none"
+    return InputInvalid(
+        f"{entry.name}: no argument has the name {_quoted(name)}; its arguments are: {listed}{question}"
+    )
+
+
+def _short(name: str) -> str:
+    return start_of(name, _LONGEST_QUOTE)
+
+
+def _where(entry: Function, argument: Argument) -> str:
+    """A function's argument in messages: name in the program, and type."""
+    return f"{entry.name}: argument {_short(argument.name)} ({argument.type})"
+
+
+def check_spec(entry: Function, argument: Argument, spec: str, files: InputFiles) -> None:
+    """Reject a text that cannot be an argument of its type, or a file that does not hold it.
+
+    Only IREE's tools check `&storage`.
 
     Raises:
         InputInvalid: it cannot, or is too long for a command line; the message says why, and how to write it.
     """
+    where = _where(entry, argument)
     if (length := len(os.fsencode(f"--input={spec}"))) > _LONGEST_WORD:
         raise InputInvalid(
-            f"{entry.name}: argument {argument.name} ({argument.type}) is a text of {length:,} bytes; a command line "
+            f"{where} is a text of {length:,} bytes; a command line "
             f"takes at most {_LONGEST_WORD:,} per argument. Save it as a numpy file and pass @file.npy"
         )
     declared, spec = parsed(argument.type), spec.strip()
+    if spec[:1] in _FILE_PREFIXES:
+        if fault := _array_file_fault(declared, spec, files):
+            raise InputInvalid(f"{where} cannot be read from {spec[1:]}: {fault}")
+        return
     if declared is None or spec[:1] in _TOOL_PREFIXES:
         return
     if declared.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
         number = start_of(spec, _LONGEST_QUOTE)
         raise InputInvalid(
-            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {number}; to fill "
+            f"{where} cannot be the single number {number}; to fill "
             f"it with this number, write --input={_spec_of(declared)}={number}"
         )
     is_scalar = declared.sizes is None
     fault = number_fault(spec, declared.element, is_scalar=True) if is_scalar else _tensor_fault(declared, spec)
     if fault:
-        raise InputInvalid(
-            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be {_quoted(spec)}: {fault}; write it as "
-            f"--input={_example_of(declared, spec)}"
+        is_path = names_file(spec) and not is_scalar
+        remedy = f"@{spec}" if is_path else _example_of(declared, spec)
+        raise InputInvalid(f"{where} cannot be {_quoted(spec)}: {fault}; write it as --input={remedy}")
+    if (match := SPEC.fullmatch(spec)) and (values := match[3] or "")[:1] in _FILE_PREFIXES:
+        sizes = [int(size) for size in match[1].split("x")[:-1]]
+        if fault := files.raw_fault(values, sizes, match[2]):
+            raise InputInvalid(f"{where} cannot be read from {values[1:]}: {fault}")
+
+
+# ---- files of inputs
+#
+# The runtime reads `@FILE` from the beginning, and `+FILE` after the array that it read last from this file.
+
+
+_FILE_PREFIXES: Final = frozenset("@+")
+_HEADERS: Final = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
+"""numpy's functions by version of the format; version 3 is only for arrays with named fields."""
+_SAVE: Final = "save it with numpy.save('x.npy', {})"
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayHeader:
+    """The header of an array in a numpy file, and the number of bytes that the file lacks."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_fortran: bool
+    missing_bytes: int
+
+
+class InputFiles:
+    """The files of a call's inputs, and where the next array of each begins."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, int] = {}
+
+    def header(self, spec: str) -> _ArrayHeader:
+        """The header of the array that `@FILE` or `+FILE` reads.
+
+        Raises:
+            OSError, ValueError and others in `_REFUSED`: the header is damaged.
+        """
+        import numpy as np
+
+        path = spec[1:]
+        with Path(path).open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            file.seek(self._begin(spec))
+            version = np.lib.format.read_magic(file)
+            if version not in _HEADERS:
+                raise ValueError(f"version {version[0]}.{version[1]} of the format is not supported")
+            shape, is_fortran, dtype = getattr(np.lib.format, _HEADERS[version])(file)
+            end = file.tell() + math.prod(shape) * dtype.itemsize
+            self._ends[path] = end
+            return _ArrayHeader(shape, dtype, is_fortran, max(0, end - os.fstat(file.fileno()).st_size))
+
+    def raw_fault(self, spec: str, sizes: Sequence[int], element: str) -> str:
+        """Why a file has too few bytes for an array without a header; "" if it has enough."""
+        begin, needed = self._begin(spec), math.prod(sizes) * _element_bytes(element)
+        self._ends[spec[1:]] = begin + needed
+        try:
+            left = max(0, Path(spec[1:]).stat().st_size - begin)
+        except OSError as error:
+            return f"{error.strerror}; check the path"
+        written = "x".join([*map(str, sizes), element])
+        return "" if left >= needed else f"it has {left:,} bytes, and {written} needs {needed:,}; pass a whole file"
+
+    def _begin(self, spec: str) -> int:
+        return self._ends.get(spec[1:], 0) if spec[0] == "+" else 0
+
+
+def _element_bytes(element: str) -> int:
+    """Bytes of an element in a file; 0 if several share a byte, or if only the runtime knows."""
+    if element == "i1":
+        return 1
+    bits = re.search(r"\d+", element)
+    return 0 if bits is None else int(bits[0]) // 8 * (2 if element in _COMPLEX else 1)
+
+
+def _array_file_fault(declared: Shaped | None, spec: str, files: InputFiles) -> str:
+    """Why a numpy file does not hold an argument, and what to do; "" if it may."""
+    kind = format_of_file(Path(spec[1:]))
+    if kind is not FileFormat.ARRAY:
+        advice = _SAVE.format("numpy.load('x.npz')['NAME']") if kind is FileFormat.ARRAYS else "pass a .npy file"
+        return f"it is {kind}, not a numpy array (.npy); {advice}" if kind else "there is no such file; check the path"
+    if declared is not None and declared.sizes is None:
+        return f"the argument is a single number, and files hold arrays; write --input={_example_of(declared)}"
+    try:
+        header = files.header(spec)
+    except _REFUSED as error:
+        return f"its header is damaged ({start_of(str(error), _LONGEST_QUOTE)}); {_SAVE.format('x')}"
+    if header.dtype.hasobject:
+        return "it holds Python objects; pass an array of numbers"
+    if header.missing_bytes:
+        return f"it is truncated: {header.missing_bytes:,} bytes of its array are missing; save or copy it again"
+    if header.is_fortran and len(header.shape) > 1:
+        remedy = _SAVE.format("numpy.ascontiguousarray(x)")
+        return f"its elements are in Fortran order, which IREE does not read; {remedy}"
+    if header.dtype.byteorder == ">":
+        return (
+            f"its numbers are big-endian, which IREE does not read; {_SAVE.format('x.astype(x.dtype.newbyteorder())')}"
         )
+    return "" if declared is None else _array_type_fault(declared, header)
+
+
+def _array_type_fault(declared: Shaped, header: _ArrayHeader) -> str:
+    element = _element_of(header.dtype)
+    held = "x".join([*map(str, header.shape), element or header.dtype.name])
+    wanted = "x".join([*("?" if size is None else str(size) for size in declared.sizes or ()), declared.element])
+    if not _sizes_fit(header.shape, declared.sizes or ()):
+        return f"it holds {held}, not {wanted}; pass an array of this shape"
+    if element and not _elements_fit(element, declared.element):
+        name = number_type(declared.element) or declared.element.lstrip("s").replace("i", "int", 1)
+        name = "bool" if name == "int1" else name
+        return f"it holds {held}, not {wanted}; {_SAVE.format(f'x.astype({name!r})')}"
+    return ""
 
 
 def _tensor_fault(declared: Shaped, spec: str) -> str:
@@ -355,6 +563,8 @@ def _sizes_fit(sizes: Sequence[int], declared: Sequence[int | None]) -> bool:
 
 def _elements_fit(element: str, declared: str) -> bool:
     """Whether the runtime may accept one type for the other; it decides itself on signs and narrow types."""
+    if element in _COMPLEX or declared in _COMPLEX:
+        return element == declared
     if element in REAL and declared in REAL:
         return declared in {element, "f64"}  # the compiler may have turned f64 into f32
     whole, declared_whole = (INTEGER.fullmatch(text) is not None for text in (element, declared))
@@ -364,24 +574,38 @@ def _elements_fit(element: str, declared: str) -> bool:
     return whole == declared_whole or not (element in REAL or declared in REAL)
 
 
-def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
+def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input | None]:
     """Inputs given as Python values, one per argument: texts in IREE's syntax, numbers, or arrays of numpy and similar.
+
+    Texts may begin with a name, and `NamedValue` has one. None: the argument is not given, while others have names.
 
     Raises:
         InputInvalid: there are too many or too few inputs, or an array does not have its argument's type.
     """
-    _check_input_count(entry, len(values), "give one per argument")
-    return [_input_of_value(entry, index, value, folder) for index, value in enumerate(values)]
+    given = [_name_and_value(entry, value) for value in values]
+    files, by_argument = InputFiles(), _by_argument(entry, given, "give one per argument")
+    return [
+        None if named is None else _input_of_value(entry, index, named.value, folder, files)
+        for index, named in enumerate(by_argument)
+    ]
+
+
+def _name_and_value(entry: Function, value: object) -> tuple[str, NamedValue]:
+    if isinstance(value, str):
+        name, spec = _split_name(entry, value)
+        return name, NamedValue(name, spec)
+    named = value if isinstance(value, NamedValue) else NamedValue("", value)
+    return named.name, named
 
 
 def _check_input_count(entry: Function, given: int, ask: str) -> None:
     if given != len(entry.arguments):
-        types = ", ".join(argument.type for argument in entry.arguments)
+        types = ", ".join(f"{_short(argument.name)}: {argument.type}" for argument in entry.arguments)
         takes = f"{entry.name} takes {plural(len(entry.arguments), 'input')} ({types or 'none'})"
         raise InputInvalid(f"{takes}, {given} given; {ask}")
 
 
-def _input_of_value(entry: Function, index: int, value: object, folder: Path) -> Input:
+def _input_of_value(entry: Function, index: int, value: object, folder: Path, files: InputFiles) -> Input:
     import numpy as np
 
     argument = entry.arguments[index]
@@ -392,13 +616,13 @@ def _input_of_value(entry: Function, index: int, value: object, folder: Path) ->
         description = spec = str(value)
         if not isinstance(value, str) and shaped is not None and shaped.sizes is None:
             spec = passed_number(value, shaped.element)
-        check_spec(entry, argument, spec)
+        check_spec(entry, argument, spec, files)
         return Input(spec, description)
 
     values = np.asarray(value)
     if shaped is None or not _fits(values, shaped):
         raise InputInvalid(
-            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be an array of "
+            f"{_where(entry, argument)} cannot be an array of "
             f"{'x'.join(map(str, values.shape)) or 'no dimensions'}, {values.dtype}"
         )
     if shaped.sizes is None:
@@ -421,14 +645,20 @@ def _fits(values: np.ndarray[Any, Any], shaped: Shaped) -> bool:
     return same_shape and same_bits and values.dtype.kind in "iub"
 
 
-def generated_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:
+def generated_inputs(
+    entry: Function, dim: Integer, folder: Path, given: Sequence[Input | None] | None = None
+) -> list[Input]:
     """Generate inputs from the declared types, with files in `folder`. `dim` replaces every `?`.
+
+    `given`: inputs that are known already, by argument; None for those to generate.
 
     Raises:
         InputInvalid: an argument bounds a loop, has a `?` without a `dim`, or has an unknown type.
     """
-    shaped = [_known_shape(entry, argument, dim) for argument in entry.arguments]
-    return [_generated_input(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
+    given = [None] * len(entry.arguments) if given is None else given
+    pairs = enumerate(zip(entry.arguments, given, strict=True))
+    shapes = {index: _known_shape(entry, argument, dim) for index, (argument, known) in pairs if not known}
+    return [known or _generated_input(index, shapes[index], folder) for index, known in enumerate(given)]
 
 
 def takes_size(function: Function) -> bool:
@@ -449,7 +679,7 @@ def check_size(functions: Sequence[Function], dim: Integer) -> None:
 
 
 def _known_shape(entry: Function, argument: Argument, dim: Integer) -> Shaped:
-    where = f"{entry.name}: argument {argument.name} ({argument.type})"
+    where = _where(entry, argument)
     if argument.loop_bound:
         shapes = (parsed(other.type) for other in entry.arguments)
         examples = ("VALUE" if shape is None or shape.sizes is None else _example_of(shape) for shape in shapes)
@@ -581,7 +811,7 @@ def saved_inputs(entry: Function, kept: SavedInputs, folder: Path) -> list[Input
     loaded = [load_array(file) for file in kept.inputs]
     types = [argument.type for argument in entry.arguments]
     values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
-    inputs = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
+    inputs = [known for known in array_inputs(entry, [*values, *loaded[len(values) :]], folder) if known]
     shapes = [saved_input.said.partition(":")[0] for saved_input in inputs]
     return [
         replace(saved_input, said=f"{shape}: {name}, kept in the bundle")

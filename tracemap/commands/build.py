@@ -29,10 +29,14 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid, ModelUnreadable, TargetUnwritable, UsageInvalid
 from tracemap.core.files import (
     STANDARD_INPUT,
+    FileFormat,
     atomic_file,
     check_files,
+    format_of_file,
+    names_file,
     read_user_input,
     show_in_format,
+    similar_name,
     write_output_of,
 )
 from tracemap.core.process.children import end, start
@@ -71,11 +75,34 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
     if isinstance(model, bytes):
         data, name = model, STRING_MODEL_NAME
     else:
+        if fault := _path_fault(Path(model)):
+            raise ModelUnreadable(f"{model}: {fault}")
         data = read_user_input(model, ModelUnreadable)
         name = "<stdin>" if model == STANDARD_INPUT else escape_surrogates(Path(model).name)
     if why := format_fault(data, name):
         raise ModelInvalid(f"{name}: {why}")
     return data, name
+
+
+_MODEL_SUFFIXES: Final = frozenset({".mlir", ".mlirbc", ".onnx", ".pt2"})
+_SAVED_MODEL: Final = "saved_model.pb"
+
+
+def _path_fault(path: Path) -> str:
+    """Why a path cannot be a model, and what to do; "" if it can be read."""
+    kind = format_of_file(path)
+    if kind is FileFormat.BUNDLE:
+        return f"is a bundle, not a model, so it is built already; record it: tracemap record {path}"
+    if kind is FileFormat.FOLDER:
+        advice = "pass a file (.mlir, .mlirbc, .onnx, .pt2)"
+        if names_file(path / _SAVED_MODEL):
+            advice = f"import it first: iree-import-tf {path} -o MODEL.mlir (pip install iree-tools-tf)"
+        return f"is a folder, not a model; {advice}"
+    if kind is None and str(path) != STANDARD_INPUT and path.parent.is_dir() and not os.path.lexists(path):
+        models = [other.name for other in path.parent.iterdir() if other.suffix.lower() in _MODEL_SUFFIXES]
+        similar = similar_name(path, models)
+        return f"there is no such file; did you mean {similar}?" if similar else ""
+    return ""
 
 
 def import_framework_file(model: str | bytes, folder: Path) -> ImportedModel | None:

@@ -35,7 +35,7 @@ from tracemap.compare.model import Match
 from tracemap.core.codec import Record, decode, encode
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
-from tracemap.core.files import is_file, is_stream, show_in_format, write_output_of
+from tracemap.core.files import FileFormat, format_of_file, is_file, is_stream, show_in_format, write_output_of
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
@@ -404,7 +404,11 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
 def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:
     """Bundle and runs of one side's arguments."""
     from tracemap.map.bundle import load
+    from tracemap.runs.readers.open_run import reader_of
 
+    for path in paths:
+        if format_of_file(path) not in (None, FileFormat.BUNDLE, FileFormat.FOLDER, FileFormat.RUN):
+            reader_of(path)  # rejects files that are no run
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
         opened_bundle = None if bundle is None else load(bundle)

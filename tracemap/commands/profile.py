@@ -58,9 +58,11 @@ def profile(
         TracemapError: see `commands.build.build`, `frontends.scripts.run_script` and `profile_bundle`.
         UsageInvalid: the target is a run.
     """
+    from tracemap.capture.calling import check_files, sorted_out
     from tracemap.commands.build import build
     from tracemap.map.bundle import is_bundle, load
 
+    check_files(sorted_out([f"--input={spec}" for spec in options.inputs]))  # a build takes long
     if isinstance(target, bytes):
         named = replace(_build_options(options), output=Path("model.tracemap"))  # content has no name of its own
         return profile_bundle(build(target, named, progress), options, progress, values=values)

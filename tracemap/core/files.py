@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import io
 import os
@@ -11,9 +12,10 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from difflib import get_close_matches
+from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from tracemap.core.codec import pretty_json
@@ -193,6 +195,122 @@ def _read_all(file: IO[bytes], name: str, kind: type[TracemapError]) -> bytes:
 def _kind_of(mode: int) -> str:
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+# ---- formats of files
+#
+# Recognition of a file by its first bytes, so that an error names a file that is not what a command needs.
+
+
+class FileFormat(enum.StrEnum):
+    """The format of a file or folder, as messages name it."""
+
+    BUNDLE = "a bundle"
+    FOLDER = "a folder"
+    EMPTY = "an empty file"
+    RUN = "a run or another table"
+    PROFILE = "a profile of IREE"
+    MODEL = "a model"
+    MODULE = "a compiled module (.vmfb)"
+    ARRAY = "a numpy array"
+    ARRAYS = "an archive of numpy arrays (.npz)"
+    ARCHIVE = "a zip archive"
+    COMPRESSED = "compressed"
+    PAGE = "a page of tracemap"
+    DOCUMENT = "a JSON document of tracemap"
+    JSON = "a JSON file"
+    HTML = "an HTML page"
+    POINTER = "a pointer of Git LFS"
+    SCRIPT = "a Python script"
+    PROGRAM = "a program or library (ELF)"
+    TEXT = "a text file"
+    BINARY = "a binary file"
+
+
+HEAD_BYTES: Final = 1 << 12
+"""Bytes at the beginning of a file that decide its kind."""
+MAP_NAME: Final = "map.json"
+"""The file by which a folder is known as a bundle."""
+MLIR_START: Final = re.compile(
+    r"""
+    (?://[^\n]*\n\s*)*                                      # comments, and then one of:
+    (?: module(?:\s*\{|\s+@|\s+attributes\b)
+      | \w+(?:\.\w+)+(?:\s+(?:private|public|nested|mutable))*\s+@   # func.func @main
+      | "\w+(?:\.\w+)+"\s*(?:<\{[^\n]*)?\(                 # "builtin.module"()
+      | [#!][\w.$-]+\s*=\s*[#!"a-z@<(\[{]                  # #loc = loc(unknown)
+      | \{-\#
+    )
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""The start of an MLIR text."""
+_KINDS_BY_START: Final = (
+    (b"PAR1", FileFormat.RUN),
+    (b"IRPF", FileFormat.PROFILE),
+    (b"ML\xefR", FileFormat.MODEL),
+    (b"\x93NUMPY", FileFormat.ARRAY),
+    (b"\x7fELF", FileFormat.PROGRAM),
+    *((start, FileFormat.COMPRESSED) for start in (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh")),
+    (b"version https://git-lfs.github.com/spec/", FileFormat.POINTER),
+)
+_HTML: Final = re.compile(rb"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_OWN_PAGE: Final = b'<meta name="generator" content="tracemap"'
+_OWN_JSON: Final = re.compile(rb'\{\s*"schema_version": ?\d+,\s*"kind": ?"\w')
+_ZIP: Final = b"PK\x03\x04"
+_MODULE_IN_ZIP: Final = b"module.fb"
+_FLATBUFFER_OF_MODULE: Final = b"IREE"
+
+
+def format_of_data(head: bytes, name: str) -> FileFormat:
+    """The kind of a file, by its first bytes; the name decides only between texts, and between zip archives."""
+    suffix = PurePath(name).suffix.lower()
+    if not head.strip():
+        return FileFormat.EMPTY
+    if by_start := next((kind for start, kind in _KINDS_BY_START if head.startswith(start)), None):
+        return by_start
+    if head.startswith(_ZIP):
+        if _MODULE_IN_ZIP in head[: 1 << 8]:
+            return FileFormat.MODULE
+        return FileFormat.ARRAYS if suffix == ".npz" else FileFormat.ARCHIVE
+    if head[4:8] == _FLATBUFFER_OF_MODULE:
+        return FileFormat.MODULE
+    if b"\0" in head:
+        return FileFormat.BINARY
+    return _kind_of_text(head, suffix)
+
+
+def _kind_of_text(head: bytes, suffix: str) -> FileFormat:
+    if _HTML.match(head):
+        return FileFormat.PAGE if _OWN_PAGE in head else FileFormat.HTML
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if MLIR_START.match(text):
+        return FileFormat.MODEL
+    if text.startswith(("{", "[")):
+        return FileFormat.DOCUMENT if _OWN_JSON.match(head) else FileFormat.JSON
+    return {".py": FileFormat.SCRIPT, ".csv": FileFormat.RUN}.get(suffix, FileFormat.TEXT)
+
+
+def format_of_file(path: Path) -> FileFormat | None:
+    """The kind of a file or folder; None if it does not exist, cannot be read, or is a pipe or device."""
+    try:
+        if path.is_dir():
+            return FileFormat.BUNDLE if (path / MAP_NAME).exists() else FileFormat.FOLDER
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return format_of_data(file.read(HEAD_BYTES), path.name)
+    except (OSError, ValueError):
+        return None
+
+
+def similar_name(path: Path, names: Iterable[str]) -> str:
+    """The path of a file with a similar name in the same folder, for a path that does not exist; "" if there is none.
+
+    `names`: names of files that may be meant; suffixes do not count.
+    """
+    by_stem = {PurePath(name).stem: name for name in sorted(names, reverse=True)}
+    similar = get_close_matches(path.stem, by_stem, 1)
+    return str(path.parent / by_stem[similar[0]]) if similar else ""
 
 
 # ---- outputs

@@ -7,13 +7,21 @@ read only when the parameters are written.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
-from tracemap.core.files import check_is_file
+from tracemap.core.errors import (
+    InputInvalid,
+    ModelInvalid,
+    ModelUnreadable,
+    ToolMissing,
+    check_limits,
+    raising_unreadable,
+)
+from tracemap.core.files import FileFormat, check_is_file, format_of_file
 from tracemap.core.toolchain import is_installed
 from tracemap.frontends.imported import ImportedModel, as_identifier
 from tracemap.ir.frameworks import import_graph
@@ -39,12 +47,14 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
         ModelUnreadable: the file cannot be read.
         ToolMissing: the package onnx is not installed.
     """
+    check_is_file(path, ModelUnreadable)
+    if fault := _structure_fault(path):
+        raise ModelInvalid(f"{path.name}: {fault}")
     if not is_installed("onnx"):
         raise ToolMissing("ONNX models require the package onnx; install it with: pip install 'tracemap[onnx]'")
     import onnx
     from google.protobuf.message import DecodeError
 
-    check_is_file(path, ModelUnreadable)
     try:
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
@@ -53,6 +63,51 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
     except (DecodeError, ValueError) as error:
         raise ModelInvalid(f"{path.name}: is no ONNX model: {error}") from error
     return _imported(model, path.stem, path.parent, folder, ())
+
+
+_GRAPH: Final = 7
+"""The field of the graph in a `ModelProto` (onnx/onnx.proto)."""
+_VARINT_BYTES: Final = 10
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+_LENGTH: Final = 2
+"""Wire types of protobuf: of fixed sizes, and with a length before the content."""
+
+
+def _structure_fault(path: Path) -> str:
+    """Why a file is no whole ONNX model, by its outermost fields, and what to do; "" if it may be one."""
+    kind = format_of_file(path)
+    if kind not in (None, FileFormat.BINARY, FileFormat.TEXT):
+        advice = "fetch the model with `git lfs pull`" if kind is FileFormat.POINTER else "export or download it again"
+        return f"is {kind}, not an ONNX model; {advice}"
+    size, fields = path.stat().st_size, set()
+    with raising_unreadable(path, ModelUnreadable), path.open("rb") as file:
+        while (begin := file.tell()) < size:
+            key, length = _varint(file), 0
+            number, wire = divmod(key, 8)
+            if wire == _LENGTH:
+                length = _varint(file)
+            elif wire in _FIXED_BYTES:
+                length = _FIXED_BYTES[wire]
+            elif wire or not number or _varint(file) < 0:
+                return f"is no ONNX model, or a damaged one (at byte {begin:,}); export or download it again"
+            if length < 0 or file.tell() + length > size:
+                return f"is a truncated ONNX model, or none: it ends at byte {size:,}; export or download it again"
+            file.seek(length, os.SEEK_CUR)
+            fields.add(number)
+    return "" if _GRAPH in fields else "is no ONNX model, since it has no graph; export it again"
+
+
+def _varint(file: BinaryIO) -> int:
+    """Read a number of protobuf; -1 if it does not end."""
+    value = 0
+    for index in range(_VARINT_BYTES):
+        byte = file.read(1)
+        if not byte:
+            return -1
+        value |= (byte[0] & 127) << 7 * index
+        if byte[0] < 128:
+            return value
+    return -1
 
 
 def import_program(

@@ -6,16 +6,17 @@ import io
 import logging
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing
-from tracemap.core.files import check_is_file
+from tracemap.core.files import FileFormat, check_is_file, format_of_file
 from tracemap.core.toolchain import is_installed
 from tracemap.frontends.imported import ImportedModel, as_identifier, loaded_text
-from tracemap.ir.frameworks import Frame, Node, placeholder_of, set_locations
+from tracemap.ir.frameworks import Frame, Node, name_arguments, placeholder_of, set_locations
 from tracemap.map.bundle_documents import CallToKeep
 
 if TYPE_CHECKING:
@@ -131,10 +132,12 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
         ModelInvalid: torch cannot read the file, or the importer rejects it.
         ToolMissing: torch or iree-turbine is not installed.
     """
+    check_is_file(path, ModelUnreadable)
+    if fault := _structure_fault(path):
+        raise ModelInvalid(f"{path.name}: {fault}")
     _check_installed()
     import torch
 
-    check_is_file(path, ModelUnreadable)
     try:
         with _without_pickles():
             exported = torch.export.load(path)
@@ -142,6 +145,27 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelInvalid(f"{path.name}: torch cannot read it as a file of torch.export.save: {cause}") from error
     return _imported(exported, as_identifier(path.stem), exported.example_inputs, folder)
+
+
+_EXPORT: Final = "write it with torch.export.save(torch.export.export(module, arguments), 'MODEL.pt2')"
+
+
+def _structure_fault(path: Path) -> str:
+    """Why a file is not of `torch.export.save`, and what to do; "" if it may be."""
+    kind = format_of_file(path)
+    if kind is not FileFormat.ARCHIVE:
+        advice = "fetch the file with `git lfs pull`" if kind is FileFormat.POINTER else _EXPORT
+        return f"is {kind or 'unreadable'}, not a program of torch.export.save; {advice}"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        return f"is a truncated or damaged archive ({error}); copy it again, or {_EXPORT}"
+    if any(name.endswith(".json") for name in names):  # the program itself
+        return ""
+    is_saved = any(name.endswith(".pkl") for name in names)
+    content = "weights or a module of torch.save" if is_saved else "an archive without a program"
+    return f"is {content}, not a program of torch.export.save; {_EXPORT}"
 
 
 @contextmanager
@@ -195,6 +219,7 @@ def _bytecode(exported: Any, parameters: Mapping[str, Any], name: str) -> bytes:
         except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError) as error:
             raise ModelInvalid(f"iree-turbine rejects the program: {error}") from error
         set_locations(output.mlir_module, nodes)
+        name_arguments(output.mlir_module, name, _input_names(exported))
         output.mlir_module.write_bytecode(bytecode)
     return bytecode.getvalue()
 
@@ -229,10 +254,15 @@ def _named_inputs(exported: Any, inputs: Any) -> tuple[tuple[str, np.ndarray[Any
     if inputs is None:
         return ()
     tensors = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    names = [str(name) for name in exported.graph_signature.user_inputs if isinstance(name, str)]
+    names = _input_names(exported)
     if len(tensors) != len(names):
         raise InputInvalid(f"the program has {len(names)} tensor inputs ({', '.join(names)}), but got {len(tensors)}")
     return tuple((name, _array(tensor)) for name, tensor in zip(names, tensors, strict=True))
+
+
+def _input_names(exported: Any) -> list[str]:  # noqa: ANN401 - torch's
+    """The names of the tensor inputs; numbers among the inputs are constants of the program."""
+    return [str(name) for name in exported.graph_signature.user_inputs if isinstance(name, str)]
 
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's

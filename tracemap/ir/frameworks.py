@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracemap.core.errors import ModelInvalid
-from tracemap.ir.parsing import BoundLocation, Module, Operation, ir, walk
+from tracemap.ir.parsing import BoundLocation, Module, Operation, entry_arguments, ir, string_attribute, walk
 
 # ---- onnx
 
@@ -128,6 +128,17 @@ def set_locations(module: Module, nodes: Sequence[Node]) -> None:
                 operation.location = ir.Location.unknown()
             elif number:
                 operation.location = of_node(int(number[1]) - 1)
+
+
+def name_arguments(module: Module, function: str, names: Sequence[str]) -> None:
+    """Set the locations of a function's arguments to their names in the program, if there is one for each."""
+    for operation in walk(module.operation):
+        if operation.name == "func.func" and string_attribute(operation, "sym_name") == function:
+            arguments = entry_arguments(operation)
+            with module.context:
+                for argument, name in zip(arguments, names, strict=False) if len(arguments) == len(names) else ():
+                    if hasattr(argument, "set_location"):  # IREE 3.11 lacks it
+                        argument.set_location(ir.Location.name(name))
 
 
 def _parameter(operation: Operation) -> str:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from tracemap.core.errors import ModelInvalid
-from tracemap.core.locations import STRING, FileRange, Location
+from tracemap.core.locations import STRING, FileRange, Fused, Location, Name
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.ir.attributes import constant_of, direction_of, splat_of
 from tracemap.ir.dispatch_bodies import bounds_loop
@@ -197,6 +197,11 @@ class _Computation(TypedDict):
     cases: tuple[int, ...]
 
 
+_ARGUMENT: Final = re.compile(rb"%([\w.$-]+)\s*:", re.ASCII)
+_PRINTED_NAME: Final = re.compile(rb"arg\d+|\d+")
+"""Names that MLIR's printer gives to arguments."""
+
+
 class _Describer:
     """Traverses a module in pre-order and records its operations."""
 
@@ -234,7 +239,9 @@ class _Describer:
         function, owner = record.function, context.owner
         if record.name in FUNCTIONS:
             arguments = entry_arguments(operation)
-            self.arguments[record.symbol] = tuple(SourceArgument(str(a.type), bounds_loop(a)) for a in arguments)
+            self.arguments[record.symbol] = tuple(
+                SourceArgument(str(value.type), bounds_loop(value), self._argument_name(value)) for value in arguments
+            )
             self.private |= {record.symbol} if string_attribute(operation, "sym_visibility") == "private" else set()
         elif record.is_op and record.name not in CONTROL_FLOW:
             owner = record.index
@@ -282,6 +289,19 @@ class _Describer:
 
     def _location(self, operation: Operation, index: int) -> Location:
         return self._locations[index]
+
+    def _argument_name(self, argument: Value) -> str:
+        """The name in an argument's location, as frontends write it, else in the text; "" if it has none."""
+        location = self._parser.location_of(argument.location.attr)
+        if isinstance(location, Fused):
+            location = next((inner for inner in location.locations if isinstance(inner, Name)), location)
+        if isinstance(location, Name):
+            return location.name
+        if isinstance(location, FileRange) and location.file == TEXT_FILE and 0 < location.line <= len(self._lines):
+            line = self._lines[location.line - 1]
+            match = _ARGUMENT.match(line, location.column - 1)
+            return match[1].decode() if match and not _PRINTED_NAME.fullmatch(match[1]) else ""
+        return ""
 
     def _computation(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computation:
         return {

@@ -186,10 +186,14 @@ class SourceOperation:
 
 @dataclass(frozen=True, slots=True)
 class SourceArgument:
-    """An argument of a function; `loop_bound`: its value decides the trip count of a loop."""
+    """An argument of a function.
+
+    `loop_bound`: its value decides the trip count of a loop. `name`: its name in the program, "" if it has none.
+    """
 
     type: str
     loop_bound: bool
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

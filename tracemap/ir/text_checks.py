@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from tracemap.core.errors import start_of
+from tracemap.core.files import HEAD_BYTES, FileFormat, format_of_data
 from tracemap.core.locations import STRING
 
 # ---- nesting
@@ -209,6 +210,17 @@ _REMEDIES: Final = {
     "text in another encoding than UTF-8": "convert it first: iconv -f UTF-16 -t UTF-8",
     "text with a byte order mark": "save it as UTF-8 without byte order mark",
     "empty": "pass a file with MLIR text or bytecode",
+    FileFormat.RUN: "pass a model; for runs, use `tracemap attribute`",
+    FileFormat.PROFILE: "pass a model; for profiles, use `tracemap attribute`",
+    FileFormat.ARRAY: "pass a model; arrays are inputs: --input @FILE.npy",
+    FileFormat.ARRAYS: "pass a model; arrays are inputs: --input @FILE.npy, one per file",
+    FileFormat.HTML: "get the model again, since a download may have saved a web page in its place",
+    FileFormat.PAGE: "pass a model",
+    FileFormat.DOCUMENT: "pass a model",
+    FileFormat.JSON: "pass a model",
+    FileFormat.POINTER: "fetch the model with `git lfs pull`",
+    FileFormat.SCRIPT: "`tracemap profile SCRIPT.py` profiles its functions",
+    FileFormat.TEXT: "pass a model (.mlir, .mlirbc, .onnx, .pt2)",
 }
 """Remedies by file format."""
 _BEGINNINGS: Final = (
@@ -237,12 +249,17 @@ _ENDINGS: Final = {
     ".vmfb": "a compiled module",
 }
 _ZIP: Final = b"PK\x03\x04"
+_MAYBE_MLIR: Final = (FileFormat.TEXT, FileFormat.SCRIPT, FileFormat.JSON, FileFormat.RUN)
+_OPERATION_START: Final = re.compile(
+    rb'^[ \t]*(?:%\S+.*=[ \t]*)?(?:"[\w$.-]+"\(|[a-z_][\w$]*(?:\.[\w$]+)+[ \t].*[%@{:]|(?:module|func)\b)', re.MULTILINE
+)
+"""A line that begins as an operation does; texts without one are not MLIR."""
 
 
 def format_fault(data: bytes, name: str) -> str:
     """The format of a file that is not MLIR, and what to do; "" if it may be a model.
 
-    The name decides only for binary content, since a text model may have any name.
+    The name decides only for binary content, and for texts without any operation.
     """
     file_format = _file_format(data, PurePath(name).suffix.lower())
     return file_format and f"is {file_format}, not MLIR; {_REMEDIES[file_format]}"
@@ -255,7 +272,12 @@ def _file_format(data: bytes, suffix: str) -> str:
         return "a TensorFlow Lite model"
     if by_magic := next((file_format for magic, file_format in _BEGINNINGS if data.startswith(magic)), ""):
         return by_magic
-    if b"\0" not in data[:4096] and not data.startswith((_ZIP, b"\x08")):
+    kind = format_of_data(data[:HEAD_BYTES], f"model{suffix}")
+    if kind is FileFormat.MODULE:
+        return "a compiled module"
+    if kind in _REMEDIES and not (kind in _MAYBE_MLIR and _OPERATION_START.search(data)):
+        return kind
+    if b"\0" not in data[:HEAD_BYTES] and not data.startswith((_ZIP, b"\x08")):
         return ""
     if data.startswith(_ZIP):
         return _ENDINGS.get(suffix, "compressed")

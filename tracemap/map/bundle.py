@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import fields
 
@@ -23,14 +23,18 @@ from tracemap.core.errors import (
     check_limits,
 )
 from tracemap.core.files import (
+    MAP_NAME,
+    FileFormat,
     check_folder_writable,
     check_is_file,
     check_link_stays_within,
     check_name,
+    format_of_file,
     has_mark,
     is_standard,
     link_target,
     read_stored_file,
+    similar_name,
 )
 from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.units import UNKNOWN
@@ -73,7 +77,6 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 # A bundle is written to a temporary name next to its target and then renamed, so it never exists in part.
 
 SUFFIX = ".tracemap"
-MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
 COMPILED_NAME = "compiled.json"
 ESTIMATES_NAME = "estimates.json"
@@ -349,6 +352,39 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
+def _no_bundle(path: Path) -> str:
+    """Why a path is no bundle, and what to do; "" for a bundle whose map cannot be read."""
+    kind, near = format_of_file(path), path.parent
+    if kind is FileFormat.BUNDLE or (kind is None and os.path.lexists(path)):
+        return ""
+    if kind is None:
+        similar = similar_name(path, [other.name for other in near.glob(f"*{SUFFIX}") if is_bundle(other)])
+        advice = f"did you mean {similar}?" if similar else "`tracemap build MODEL` writes one"
+        return f"there is no such bundle; {advice}"
+    for folder in (near, near.parent):
+        if is_bundle(folder) and kind is not FileFormat.FOLDER:
+            return f"is a file in a bundle; pass the bundle: {folder}"
+    if kind is FileFormat.FOLDER:
+        inside = [other for other in sorted(path.glob(f"*{SUFFIX}")) if is_bundle(other)]
+        advice = f"pass the bundle in it: {inside[0]}" if inside else "pass a folder that `tracemap build` wrote"
+        return f"is a folder, but not a bundle, since it has no {MAP_NAME}; {advice}"
+    return f"is {kind}, not a bundle; {_BUNDLE_ADVICE.get(kind, 'pass a folder that `tracemap build` wrote')}".format(
+        path
+    )
+
+
+_RUN_ADVICE: Final = "pass the bundle that it was recorded from, or show its costs: tracemap attribute {}"
+_BUNDLE_ADVICE: Final = {
+    FileFormat.MODEL: "build it first: tracemap build {}",
+    FileFormat.MODULE: "build the model that it was compiled from: tracemap build MODEL",
+    FileFormat.RUN: _RUN_ADVICE,
+    FileFormat.PROFILE: _RUN_ADVICE,
+    FileFormat.SCRIPT: "profile it, which builds its bundle: tracemap profile {}",
+    FileFormat.POINTER: "fetch the file with `git lfs pull`",
+}
+"""Remedies for a file in place of a bundle."""
+
+
 def load(path: Path) -> Bundle:
     """Open a bundle.
 
@@ -360,9 +396,7 @@ def load(path: Path) -> Bundle:
     try:
         encoded = read_stored_file(file, BundleInvalid)
     except BundleInvalid as error:
-        raise BundleInvalid(
-            f"{path}: not a tracemap bundle ({error}); pass a folder that `tracemap build` wrote"
-        ) from error
+        raise BundleInvalid(f"{path}: {_no_bundle(path) or f'is not a tracemap bundle ({error})'}") from error
     if module.exists():
         check_is_file(module, BundleInvalid)
     try:

@@ -30,7 +30,8 @@ class FunctionOptions(Options):
     function: Text = option(UNKNOWN, "Function to run.  [default: the only one]", metavar="F")
     inputs: tuple[str, ...] = option(
         (),
-        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: generated]",
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument, or with the argument's name (x=@x.npy).  "
+        "[default: generated]",
         "--input",
         metavar="SPEC",
     )
@@ -159,8 +160,8 @@ class ProfileOptions(Options):
     function: Text = option(UNKNOWN, "Function of the model to run.  [default: the only one]", metavar="F")
     inputs: tuple[str, ...] = option(
         (),
-        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: those of the program, or "
-        "generated]",
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument, or with the argument's name (x=@x.npy).  "
+        "[default: those of the program, or generated]",
         "--input",
         metavar="SPEC",
     )

@@ -208,7 +208,7 @@ def _read_csv_run(path: Path) -> Run:
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
     # A recorded table may be empty: the program ran without dispatching any work.
     if not names and header is None:
-        raise RunEmpty(f"{path}: the file is empty: no events")
+        raise RunEmpty(f"{path}: the file is empty: no events; record again, or pass another file")
     if header is None and not any(sample) and kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line but no event")
     types = _csv_types(path, names, sample)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracemap.core.errors import StoreInvalid, TargetUnwritable, check_limits
+from tracemap.core.files import FileFormat, format_of_file
 from tracemap.core.process.temporary_files import temporary_sibling
 from tracemap.runs.sql import query_database
 
@@ -181,7 +182,11 @@ class _Folder:
 
     def check_there(self, folder: str) -> None:
         if not self.root.is_dir():
-            raise StoreInvalid(f"{self.root}: no such folder; tracemap store add creates it with the first run")
+            kind = format_of_file(self.root)
+            problem = "no such folder" if kind is None else f"is {kind}, not a store, which is a folder"
+            raise StoreInvalid(f"{self.root}: {problem}; tracemap store add creates it with the first run")
+        if format_of_file(self.root) is FileFormat.BUNDLE:
+            raise StoreInvalid(f"{self.root}: is a bundle, not a store; name the folder of the store")
         if not self.holds(folder):
             raise StoreInvalid(f"{self.root}: is not a store, or is empty; add runs with tracemap store add")
 

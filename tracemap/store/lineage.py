@@ -13,9 +13,9 @@ import duckdb
 
 from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
-from tracemap.core.files import read_stored_file
+from tracemap.core.files import MAP_NAME, read_stored_file
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.map.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load, path_in_bundle
+from tracemap.map.bundle import SOURCE_FOLDER, Bundle, load, path_in_bundle
 from tracemap.map.map_json import LITERALS_FOLDER
 from tracemap.map.model import TraceGraph
 from tracemap.map.query import scope_text

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid
@@ -17,7 +20,7 @@ from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
 from tracemap.ir.hal import functions_of, read_hal, read_stream_dispatches, stream_kernels
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.source_model import SourceModel, SourceOperation
+from tracemap.ir.source_model import SourceArgument, SourceModel, SourceOperation
 from tracemap.map.build.compiler.compilation import Phases
 from tracemap.map.build.model.kinds import can_be_member, is_global, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
@@ -402,10 +405,24 @@ def entry_points(flow: FlowProgram, model: SourceModel) -> tuple[Function, ...]:
         if name.endswith(ASYNC_SUFFIX) and name.removesuffix(ASYNC_SUFFIX) in public:
             continue
         typed = public.get(f"{name}{ASYNC_SUFFIX}", function)
-        model_arguments = model.arguments.get(name, ())
+        known = model.arguments.get(name, ())
+        names = _argument_names(len(typed.arguments), known)
         arguments = tuple(
-            Argument(f"input{index}", type_text, index < len(model_arguments) and model_arguments[index].loop_bound)
+            Argument(names[index], type_text, index < len(known) and known[index].loop_bound)
             for index, type_text in enumerate(typed.arguments)
         )
         functions.append(Function(name, arguments))
     return tuple(functions)
+
+
+def _argument_names(count: int, known: Sequence[SourceArgument]) -> list[str]:
+    """Names of arguments in the program; IREE's own name, which has the index, for those with no name of their own."""
+    names = [argument.name for argument in known] if len(known) == count else [""] * count
+    counts = Counter(names)
+    return [
+        name if name and counts[name] == 1 and not _IREE_NAME.fullmatch(name) else f"input{index}"
+        for index, name in enumerate(names)
+    ]
+
+
+_IREE_NAME: Final = re.compile(r"input\d+")

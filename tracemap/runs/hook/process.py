@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
-from tracemap.core.files import open_stored_file, read_stored_file
+from tracemap.core.files import FileFormat, format_of_file, open_stored_file, read_stored_file
 from tracemap.core.units import plural
 
 if TYPE_CHECKING:
@@ -257,6 +257,11 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
         raise RunInvalid(f"{folder}: is no folder of the hook's record files")
     texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
     processes = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
+    if not processes and format_of_file(folder) is FileFormat.BUNDLE:
+        raise RunInvalid(
+            f"{folder}: is a bundle, not a recording of the hook; name the folder that the hook recorded into, or show "
+            f"the map: tracemap show {folder}"
+        )
     if not processes:
         raise RunEmpty(
             f"{folder}: has no recording of the hook: no executable of IREE was loaded under it, or it could not "

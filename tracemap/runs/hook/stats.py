@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
-from tracemap.core.files import check_is_file, copy_user_input, display_name, is_file
+from tracemap.core.files import FileFormat, check_is_file, copy_user_input, display_name, format_of_file, is_file
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.sanitize import unescape_formula
 from tracemap.options.measure import StatsOptions
@@ -187,6 +187,8 @@ def _csv_calls(path: Path, source_name: str) -> list[ThreadCalls]:
     if not os.path.exists(path):  # noqa: PTH110 - as above
         raise RunInvalid(f"{source_name}: does not exist; {_EXPECTED_INPUT}")
     check_is_file(path, RunInvalid)
+    if (kind := format_of_file(path)) not in (None, FileFormat.TEXT, FileFormat.RUN, FileFormat.EMPTY):
+        raise RunInvalid(f"{source_name}: is {kind}, not calls of the hook; {_EXPECTED_INPUT}")
     with csv_rows(path, source_name) as rows:
         check_width(Path(source_name), len(next(rows, ())), _MAX_COLUMNS)
     try:

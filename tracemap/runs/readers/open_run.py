@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.core.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid, start_of
-from tracemap.core.files import copy_user_input, display_name, is_file, open_stored_file
+from tracemap.core.files import (
+    FileFormat,
+    copy_user_input,
+    display_name,
+    format_of_data,
+    format_of_file,
+    is_file,
+    open_stored_file,
+)
 from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.runs.columns import LAUNCH, kernel_name
@@ -61,20 +69,6 @@ _REFUSED: Final = {
 }
 """First bytes of binary files that another tool must convert, with the message."""
 
-_BYTECODE: Final = b"ML\xefR"
-_MLIR: Final = re.compile(
-    r"""
-    (?://[^\n]*\n\s*)*                                      # comments, and then one of:
-    (?: module(?:\s*\{|\s+@|\s+attributes\b)
-      | \w+(?:\.\w+)+(?:\s+(?:private|public|nested|mutable))*\s+@   # func.func @main
-      | "\w+(?:\.\w+)+"\s*(?:<\{[^\n]*)?\(                 # "builtin.module"()
-      | [#!][\w.$-]+\s*=\s*[#!"a-z@<(\[{]                  # #loc = loc(unknown)
-      | \{-\#
-    )
-    """,
-    re.VERBOSE | re.ASCII,
-)
-"""The start of an MLIR text."""
 _MODELS: Final = frozenset({".mlir", ".mlirbc", ".onnx"})
 _NOT_OF_TEXTS: Final = re.compile("[\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -96,30 +90,48 @@ def reader_of(path: Path) -> Reader | None:
         if head.startswith(mark):
             raise RunInvalid(f"{path}: {message}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
-    model = RunInvalid(
-        f"{path}: is a model, not a run; build it first (`tracemap build`), then pass its bundle or a run of it"
-    )
-    if head.startswith(_BYTECODE) or _MLIR.match(text):
-        raise model
+    kind = format_of_data(head, path.name)
+    if kind in _NO_RUNS:
+        raise _no_run(path, kind)
     is_json = text.startswith(("{", "["))
     reader = _json_reader(text) if is_json else _reader_of_lines(path, text)
     if reader is not None:
         return reader
     if not (head.startswith((*_STORED, *_WIDE)) or kernel_name(_names(text))):
         if path.suffix.lower() in _MODELS:
-            raise model
+            raise _no_run(path, FileFormat.MODEL)
         is_damaged = text.count("\ufffd") > len(text) // 4  # a few may be letters of another encoding
         if is_damaged or _NOT_OF_TEXTS.search(text) or (b"\0" in head and b"\0" not in head[:4]):
             raise RunInvalid(
                 f"{path}: is not a table, because it is not text; pass a run: CSV, Parquet, or the output of another "
                 "tool"
             )
+    if kind is FileFormat.SCRIPT or (kind is FileFormat.TEXT and reader is None and len(_names(text)) == 1):
+        raise _no_run(path, kind)
     if is_json:
         raise RunInvalid(
             f"{path}: is JSON, but not a run; supported are iree-profile (--format=ireeperf-jsonl or jsonl, one record "
             "per line) and Google Benchmark"
         )
     return None
+
+
+_RECORD: Final = "pass a run: `tracemap record BUNDLE` writes one"
+_NO_RUNS: Final = {
+    FileFormat.MODEL: "build it first: tracemap build {}, then record its bundle",
+    FileFormat.MODULE: _RECORD,
+    FileFormat.ARRAY: _RECORD,
+    FileFormat.ARRAYS: _RECORD,
+    FileFormat.HTML: _RECORD,
+    FileFormat.PAGE: "pass the run whose costs it shows",
+    FileFormat.DOCUMENT: "pass the run or the bundle that it was made from",
+    FileFormat.POINTER: "fetch the file with `git lfs pull`",
+}
+"""Kinds of files that are no run, whatever their name is, with what to do."""
+
+
+def _no_run(path: Path, kind: FileFormat) -> RunInvalid:
+    return RunInvalid(f"{path}: is {kind}, not a run; {_NO_RUNS.get(kind, _RECORD).format(path)}")
 
 
 def _names(text: str) -> list[str]:
@@ -220,9 +232,10 @@ def _refuse_folder(path: Path) -> None:
     """Reject a folder; the message says where the runs of a bundle are, or how to convert a recording of the hook."""
     if str(path) == "-" or not path.is_dir():
         return
-    runs = path / "runs"
-    if runs.is_dir():
-        raise RunInvalid(f"{path}: is a bundle; name one of its runs, which lie in {runs}")
+    if format_of_file(path) is FileFormat.BUNDLE:
+        runs = sorted(path.glob("runs/run-*.[pc]*"))
+        advice = f"name one of its runs, such as {runs[-1]}" if runs else f"record one: tracemap record {path}"
+        raise RunInvalid(f"{path}: is a bundle, not a run; {advice}")
     raise RunInvalid(
         f"{path}: is a folder. If the hook recorded into it, tracemap stats {path} --calls calls.parquet makes "
         "a table of its calls, which is read as a run"
