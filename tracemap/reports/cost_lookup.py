@@ -15,7 +15,16 @@ from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteR
 from tracemap.core.codec import Record
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
-from tracemap.map.query import frames_of, pass_of, scope_of, scope_text, stack_of, user_frames, user_frames_first
+from tracemap.map.query import (
+    PASSES,
+    frames_of,
+    pass_of,
+    scope_of,
+    scope_text,
+    stack_of,
+    user_frames,
+    user_frames_first,
+)
 from tracemap.reports.escaping import or_dash
 from tracemap.runs.model import UNKNOWN_PARTS
 
@@ -285,6 +294,11 @@ class MapCosts:
         for reached in self.reached_by_op.get(op.id, ()):
             sums[pass_of(reached.scope)] += reached.attributed.get(metric, 0)
         return sums
+
+    def pass_text(self, op: Op) -> str:
+        """The passes of an op for tables, joined with `+` if several calls lead to it; "" if unknown."""
+        passes = {pass_of(reached.scope) for reached in self.reached_by_op.get(op.id, ())} or {pass_of(op.scope)}
+        return "+".join(name for name in PASSES if name in passes)
 
     def scope_of(self, op: Op) -> str:
         """The scope of an op for tables: the first, and the number of others if several calls lead to the op."""

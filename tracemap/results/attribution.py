@@ -179,7 +179,7 @@ class Attribution(model.Attribution, AsTable):
             "file": [cell_of(op.file) for op in ops],
             "line": [cell_of(op.line) for op in ops],
             "scope": [costed.scope_of(op) for op in ops],
-            "pass": ["+".join(filter(None, sorted(costed.passes_of(op)))) or None for op in ops],
+            "pass": [costed.pass_text(op) or None for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "outcome": [op.outcome.value for op in ops],
             "calls": [cell_of(result.calls) for result in self.ops],

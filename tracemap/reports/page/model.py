@@ -384,6 +384,7 @@ class OpRow(Record, frozen=True, array_like=True):
     python: LineLink
     function: str
     scope: str
+    pass_name: str
     outcome: str
     reason: str
     kernels: tuple[str, ...]

@@ -311,6 +311,7 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         python=links.of_python(costed.frames_of(op)),
         function=or_dash(op.function),
         scope=costed.scope_of(op),
+        pass_name=costed.pass_text(op),
         outcome=op.outcome.value,
         reason=op.reason.text,
         kernels=tuple(dict.fromkeys([costed.graph.site_by_id[site].kernel for site in sites])),

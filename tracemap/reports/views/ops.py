@@ -105,7 +105,7 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         "python": file_line(frame.file, frame.line) if frame else "",
         "name": without_dialect(op.name),
         "scope": costed.scope_of(op),
-        PASS.key: "+".join(name for name in PASSES if name in costed.passes_of(op)),
+        PASS.key: costed.pass_text(op),
         "calls": known_cell(result.calls),
         "inclusive": cost.inclusive,
         "low": cost.low,

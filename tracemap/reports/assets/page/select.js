@@ -27,13 +27,17 @@ function lineCosts(line) {
   return [total, ...kernelTable(use, rows[0][1])];
 }
 
+const PASSES = ["forward", "backward", "recompute", "optimizer", "no pass"];
+
 function passCosts(use) {
   const sums = new Map();
   for (const op of use.ops.map((id) => ops.get(id))) {
-    const cost = op?.pass ? costOf(op)?.attributed ?? 0 : 0;
-    if (cost) sums.set(op.pass, (sums.get(op.pass) ?? 0) + cost);
+    const cost = op ? costOf(op)?.attributed ?? 0 : 0;
+    const name = op?.pass_name || "no pass";
+    if (cost) sums.set(name, (sums.get(name) ?? 0) + cost);
   }
-  return ["forward", "backward"].filter((name) => sums.has(name)).map((name) => [name, sums.get(name)]);
+  const isTraining = [...sums.keys()].some((name) => name !== "no pass");
+  return isTraining ? [...sums].sort(([a], [b]) => PASSES.indexOf(a) - PASSES.indexOf(b)) : [];
 }
 
 // The cost of a line's ops in each kernel, and the op that costs most there. Lines of calls and functions have the whole

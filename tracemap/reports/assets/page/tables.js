@@ -12,8 +12,8 @@ const spreadOver = (unit, key) => ["median", "p10", "p90"].map((label, at) =>
   costs(label + "/" + unit, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + unit + "s"));
 
 const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
-// Forward or backward, where the data says so.
-const passColumns = data.fields.OpRow.includes("pass") ? [text("pass", (op) => op.pass ?? "")] : [];
+// Forward or backward, in training steps.
+const passColumns = data.ops.some((op) => op.pass_name) ? [text("pass", (op) => op.pass_name)] : [];
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
