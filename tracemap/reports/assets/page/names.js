@@ -9,18 +9,19 @@ function allNamed() {
     ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
     ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
     ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
-    ...data.sources.flatMap((source, index) => linesOf(index).map((row, at) => ({ ...entry("line", source.label + ":" + (at + 1), row.textContent.trim().slice(0, 200), () => go(row.id)), isLast: true }))),
+    ...data.sources.flatMap((source, index) => linesOf(index).map(([id, text], at) => ({ ...entry("line", source.label + ":" + (at + 1), text.trim().slice(0, 200), () => go(id)), isLast: true }))),
   ];
   return rows;
 }
 
-const linesOf = (index) => [...byId("F" + index).querySelectorAll(".chunk .l[id]")].map((row) => ({ id: row.id, textContent: row.querySelector("code").textContent }));
+// The ids and texts of a file's lines.
+const linesOf = (index) => [...byId("F" + index).querySelectorAll(".chunk .l[id]")].map((row) => [row.id, row.lastElementChild.textContent]);
 
 // Functions and classes that a source defines, with their lines.
 const DEFINITION = { python: /^\s*(?:async\s+)?(?:def|class)\s+(\w+)/, mlir: /(?:^|\s)[\w.]*func\b[^@"]*@("[^"]*"|[\w.$-]+)/ };
 function functionsOf(source, index) {
-  return linesOf(index).flatMap((row, at) => {
-    const match = DEFINITION[source.language].exec(row.textContent.slice(0, 1000));
+  return linesOf(index).flatMap(([, text], at) => {
+    const match = DEFINITION[source.language].exec(text.slice(0, 1000));
     return match ? [[match[1].replaceAll('"', ""), at + 1]] : [];
   });
 }
