@@ -83,6 +83,11 @@ def test_costs_of_scopes_and_lines_add_up(gpt: Attribution) -> None:
         share for _, _, frames, share in shares if any((each.file, each.line) == (file, line) for each in frames)
     ]
     assert gpt.op(f"{file}:{line}")["cpu_ns"] == sum(at_line) > value
+    in_function = [share for _, _, frames, share in shares if any(each.function == "ffn" for each in frames)]
+    assert gpt.op("ffn")["cpu_ns"] == sum(in_function) > value
+    kernel = gpt.bundle.graph.kernels[0]
+    assert gpt.op(kernel.name)["cpu_ns"] == sum(gpt.op(site)["cpu_ns"] for site in kernel.sites)
+    assert gpt.bundle.op(kernel.name)
 
 
 def test_what_nothing_is_called(gpt: Attribution) -> None:

@@ -415,7 +415,7 @@ class _Comparing:
         same_module = self.before.graph.module.sha256 == self.after.graph.module.sha256
         for side, word in ((self.before, "before"), (self.after, "after")):
             if side.graph.kernels and not (same_module or side.configuration_of):
-                text = f"tile sizes and pipelines of the kernels {word} are unknown, so configurations are not compared"
+                text = f"tile sizes and pipelines of kernels {word} are not compared: they need IREE's compiler"
                 yield Diagnostic("configurations-unknown", text)
         if self.metrics and not self._per_invocation:
             text = "the number of invocations of a run is unknown, so amounts are sums over whole runs"

@@ -295,7 +295,7 @@ def resolve(graph: TraceGraph, what: str, texts: Texts | None = None, *, nearest
     2. a line: `12` (of the model), `model.mlir:12`, `layers.py:40`, each with an optional `:COLUMN`;
     3. a scope with everything below it (`h0/attn`), a function of the model, a Python function (`cell`, `rnn.py:cell`),
        an ONNX node (`/conv1/Conv`), and the name of ops (`stablehlo.add` or `add`);
-    4. the beginning of the names of kernels or ops, or a glob (`*matmul*`).
+    4. a part of scopes (`attn`), and the beginning of the names of kernels or ops, or a glob (`*matmul*`).
 
     Args:
         graph: the map.

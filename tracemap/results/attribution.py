@@ -103,7 +103,9 @@ class Attribution(model.Attribution, AsTable):
 
         def matches(reached: OpOccurrence) -> bool:
             at_line = (frame for frame in reached.frames if frame.line == target.line)
-            return reached.op.id in target.names or any(same_file(frame.file, target.file) for frame in at_line)
+            site = costed.graph.site_by_id.get(reached.work)
+            places = {reached.op.id, *((site.id, site.kernel) if site else ())}
+            return not places.isdisjoint(target.names) or any(same_file(frame.file, target.file) for frame in at_line)
 
         return self._sum(what, costed, matches)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tracemap.core.units import format_bytes, plural
 from tracemap.map import bundle as stored
 from tracemap.map.model import Op
-from tracemap.map.query import ops_in_scope, python_frame, resolve, scope_text
+from tracemap.map.query import ops_in_scope, ops_of, python_frame, resolve, scope_text
 from tracemap.options.option import check_string
 from tracemap.results.display import AsTable, Columns, bar, cell_of, heading, show_page, table
 
@@ -50,8 +50,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
             ['stablehlo.tanh', 'stablehlo.add']
         """
-        selected = set(resolve(self.graph, check_string("what", what), self.source_text).names)
-        return tuple(op for op in self.graph.ops if op.id in selected)
+        return ops_of(self.graph, resolve(self.graph, check_string("what", what), self.source_text).names)
 
     def scope(self, path: str) -> tuple[Op, ...]:
         """Ops of a scope such as `h0/attn` with everything below it; empty if there is no such scope.
