@@ -639,7 +639,7 @@ def test_small_rows_are_folded_in_the_text_only(fixed: Built, tmp_path: Path) ->
     costs = [op["amounts"]["cpu_ns"] for op in made["ops"] if "cpu_ns" in op["amounts"]]
     small = [cost for cost in costs if cost["change"] and cost["after"] < whole["after"] / 1000]
     assert small
-    assert f"({len(small)} ops under 0.1 %)" in check_cli(*words)
+    assert f"({len(small)} ops under 0.1 %)" in check_cli(*words, "--by", "op")
 
 
 @pytest.mark.parametrize(

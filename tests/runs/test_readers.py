@@ -311,7 +311,7 @@ def test_calls_of_irees_hook_need_their_kernel(built: Built, tmp_path: Path) -> 
     named = ("--dispatch", KERNEL)
     assert "pass it with --dispatch [usage-invalid]" in refused("w,0,0,1.5,3\n")
     assert refused("").endswith("[run-empty]\n")
-    assert "the rows name 'other'" in refused("w,0,0,1.5,3\n", "--dispatch", "other")
+    assert "other: no op, function, scope, line, dispatch or kernel" in refused("w,0,0,1.5,3\n", "--dispatch", "other")
     assert "line 3, column duration_us: 'much' is not a number" in refused("w,0,0,1.5,3\nw,0,0,much,3\n", *named)
     assert "line 2, column duration_us: '-1' is a negative time" in refused("w,0,0,-1,3\n", *named)
     assert "line 2: 2 cells, but the header names 5 columns" in refused("w,0\n", *named)

@@ -234,8 +234,10 @@ class DiffOptions(Options):
         "Compare times as recorded.  [without it: corrected for the machine's speed, which ops with unchanged code "
         "measure]",
     )
-    by: Literal["op", "scope", "line", "source", "python"] = option(
-        "op", "Rows of the text table. source: your own line of Python, else the ONNX node, else the model's line."
+    by: Literal["op", "scope", "line", "source", "python"] | None = option(
+        None,
+        "Rows of the text table. source: your own line of Python, else the ONNX node, else the model's line.  "
+        "[default: source for JAX, torch and ONNX, else op]",
     )
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
     top: int = count(20, "Rows of the text tables; 0: all.", at_least=0)

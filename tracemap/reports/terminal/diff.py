@@ -166,7 +166,8 @@ def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDiffer
         "source": comparison.sources,
         "python": comparison.python,
     }
-    all_of_metric = [row for row in all_rows[options.by] if metric.name in row.amounts]
+    by = options.by or ("source" if _is_from_framework(comparison) else "op")
+    all_of_metric = [row for row in all_rows[by] if metric.name in row.amounts]
     all_of_metric.sort(key=lambda row: -abs(row.amounts[metric.name].change))
     same = [row for row in all_of_metric if not row.amounts[metric.name].change] if options.top else []
     small = [row for row in all_of_metric if _is_small(row, metric) and row not in same] if options.top else []
@@ -175,10 +176,10 @@ def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDiffer
     row_headings = {
         "op": (Heading("op"), number("line", leave=8), Heading("name", leave=20, least=12), Heading("match", leave=30)),
         "scope": (Heading("scope", least=16), number("ops")),
-    }.get(options.by, (Heading(options.by, least=16), number("ops")))
+    }.get(by, (Heading(by, least=16), number("ops")))
     cells = [[*_about(row), *_figures(row.amounts[metric.name], comparison, metric)] for row in shown]
     blank = [""] * (len(row_headings) - 1)
-    kind = {"python": "Python line", "source": "source line"}.get(options.by, options.by)
+    kind = {"python": "Python line", "source": "source line"}.get(by, by)
     for folded, why in ((small, f"under {_SMALL:.1%}".replace("%", " %")), (same, "without change")):
         if folded:
             amount = total([row.amounts[metric.name] for row in folded])
@@ -189,6 +190,11 @@ def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDiffer
     more = len(rows) - len(shown)
     title = f"{metric.name} {basis}, largest changes first" + (f" ({more} more rows)" if more else "")
     print_table(terminal, title, (*row_headings, *_COSTS), cells)
+
+
+def _is_from_framework(comparison: Comparison) -> bool:
+    """Whether some rows of source lines are lines of Python or nodes of ONNX."""
+    return bool({row.name for row in comparison.sources} - {row.name for row in comparison.lines})
 
 
 _SMALL: Final = 0.001
