@@ -31,7 +31,7 @@ def printed_table(printed: str, title: str) -> list[dict[str, str]]:
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-_BELOW = re.compile(r"\s*$|…|\(no room|~ |[\w-]+: measured ")
+_BELOW = re.compile(r"\s*$|…|\(no room|~ |balance of |[\w-]+: measured ")
 """What stands below a table: nothing, what is left out of it, what its marks mean, or the books."""
 
 

@@ -448,14 +448,13 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     result = json_cli("attribute", run, "--map", built("hand_mlp"))
     assert result["rule"] == "measured"
     assert [d["slug"] for d in result["diagnostics"]].count("shares-are-occupancy") == 1
-    text = run_cli("attribute", run, "--map", built("hand_mlp"))
+    text = run_cli("attribute", run, "--map", built("hand_mlp"), "--notes")
     assert re.search(r" from\b.* to\b", text.stdout)
     assert "occupancy" in text.stderr + text.stdout
     few = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "few.parquet")
     text = run_cli("attribute", few, "--map", built("hand_mlp"))
-    assert text.stdout.startswith(
-        "note [few-samples]: only 5 samples in kernels, too few to split by: the rule code splits"
-    )
+    first = next(line for line in text.stdout.splitlines() if line.startswith("note"))
+    assert first.startswith("note [few-samples]: only 5 samples in kernels, too few to split by: the rule code splits")
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2
 

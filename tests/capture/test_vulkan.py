@@ -120,7 +120,7 @@ def test_the_clock_of_the_device_is_brought_to_that_of_the_host(recorded_on_vulk
     assert isinstance(elapsed.explained_ns, int)
     assert isinstance(header.elapsed_ns, int)
     assert elapsed.explained_ns >= 0.9 * header.elapsed_ns
-    text = check_cli("attribute", run, "--map", on_vulkan("hand_mlp"))
+    text = check_cli("attribute", run, "--map", on_vulkan("hand_mlp"), "--notes")
     assert "note [device-clock]: kernels were timed by the device, on its own clock" in text
 
 

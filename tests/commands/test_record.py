@@ -288,7 +288,7 @@ def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: P
     assert isinstance(observed_ns, int)
     assert observed_ns < elapsed_ns - least_s * 1e9
     text = check_cli("attribute", run, "--map", multifunc)
-    assert text.startswith("note [paused]: ")
+    assert next(line for line in text.splitlines() if line.startswith("note")).startswith("note [paused]: ")
     assert "--compare-devices" not in text
 
 
@@ -365,7 +365,9 @@ def check_said_to_be_cut(profile: Path, bundle: Path) -> int:
     """Attribute a profile that is not whole; returns what was measured of the first metric."""
     found = json_cli("attribute", profile, "--map", bundle)
     assert "run-truncated" in [item["slug"] for item in found["diagnostics"]]
-    assert "note [run-truncated]: the profile is not whole" in check_cli("attribute", profile, "--map", bundle)
+    assert "note [run-truncated]: the profile is not whole" in check_cli(
+        "attribute", profile, "--map", bundle, "--notes"
+    )
     assert found["metrics"][0]["measured"] > 0
     return int(found["metrics"][0]["measured"])
 

@@ -27,7 +27,7 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
     dispatched = sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
     assert dispatched > 0
     for by in ("op", "line", "name", "python", "caller", "site"):
-        options = ("--by", by, "--top", "0", "--totals", "--metric", "cpu_ns,duration_ns")
+        options = ("--by", by, "--top", "0", "--totals", "--metric", "cpu_ns,duration_ns", "--balance")
         printed = check_cli("attribute", run, "--map", built(samples.model_of(flags)), *options)
         rows = printed_table(printed, f"{TITLES.get(by, by.capitalize())}s by cpu_ns, sums of")
         (heading,) = (heading for heading in rows[0] if re.fullmatch("cpu [nµm]?s", heading))

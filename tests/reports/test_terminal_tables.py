@@ -105,7 +105,8 @@ def test_totals_are_of_the_whole_run() -> None:
 
 
 def test_attribute_balances_in_exact_numbers() -> None:
-    printed = attributed_text()
+    assert "balance of cpu_ns: 140 ns = 136 to ops + 4 submission-and-queue (--balance)" in attributed_text()
+    printed = attributed_text(AttributeOptions(balance=True))
     assert "cpu_ns: measured 280 = attributed 271 + unattributed 9 ns" in printed
     assert "duration_ns: measured 33 = attributed 28 + unattributed 5 ns" in printed
     rows = printed_table(printed, "Balance, per invocation, mean of 2")
@@ -117,9 +118,9 @@ def test_attribute_balances_in_exact_numbers() -> None:
 
 
 def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
-    printed = attributed_text()
+    printed = attributed_text(AttributeOptions(notes=True))
     assert "5 dispatches: 4 traced to ops, 3 executed, 1 run at load time (not measured)" in printed
-    assert "site3: runs once, at load time: not measured" in printed
+    assert "note [load-time-not-measured]: site3: 1 dispatch run at load: not measured, because" in printed
     assert "note [odd-too]: and [red]this[/red]" in printed
 
 
@@ -127,7 +128,10 @@ def test_of_many_sites_some_are_named_and_the_rest_counted() -> None:
     map_ = graph([op(0, 1)], [site(0, 0), *(site(number, 0, initializer=True) for number in range(1, 41))])
     out = io.StringIO()
     print_attribution(map_, attribution(map_, {"cpu_ns": {"site0": 10}}), out)
-    said = "site1, site2, site3, site4, site5 and 35 others: runs once, at load time: not measured"
+    said = (
+        "note [load-time-not-measured]: site1, site2, site3, site4, site5 and 35 others: 40 dispatches run at load: "
+        "not measured, because profiles of IREE's tools exclude loading"
+    )
     assert said in out.getvalue().splitlines()
 
 

@@ -169,7 +169,7 @@ def test_the_table_is_a_run_whose_parts_add_up(built: Built, recording: HookReco
     assert [metric.name for metric in run.metrics] == ["cpu_ns", *EVENTS]  # of the worker, not of the wall
     assert [told.slug for told in run.header.diagnostics] == ["calls-of-workgroups"]
     # On a busy machine some call may take longer than its like, which is nobody's otherwise.
-    done = run_cli("attribute", target, "--map", built("hand_mlp"), "--keep-outliers")
+    done = run_cli("attribute", target, "--map", built("hand_mlp"), "--keep-outliers", "--balance")
     assert done.returncode == 0, done.stderr
     ((faults, time),) = sql(f"SELECT sum(\"page-faults\"), sum(duration_ns) FROM '{target}'").fetchall()
     assert f"cpu_ns: measured {time} = attributed {time} + unattributed 0 ns" in done.stdout

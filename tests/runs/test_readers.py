@@ -438,7 +438,7 @@ def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
     result = attributed(PRINTED, system)
     assert {place["calls"] for place in (*result["ops"], *result["sites"])} == {None}
     words = (PRINTED, "--map", system)
-    text = check_cli("attribute", *words, "--by", "site", "--html", tmp_path / "page.html")
+    text = check_cli("attribute", *words, "--by", "site", "--notes", "--html", tmp_path / "page.html")
     assert "4 dispatches: all traced to ops, number of executions unknown" in text
     assert "calls" not in printed_table(text, "Dispatch sites by ")[0]
     rows = list(csv.DictReader(io.StringIO(check_cli("attribute", *words, "--format", "csv"))))

@@ -13,7 +13,7 @@ from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.shares import SplitInput, Totals
 from tracemap.attribution.weights import Weights
-from tracemap.core.diagnostics import TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.diagnostics import LOAD_TIME, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.errors import RunMismatch
 from tracemap.core.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, Integer, format_count, join_names, plural, sum_of
 from tracemap.map.model import Site, TraceGraph
@@ -130,7 +130,7 @@ def result_diagnostics(
         text = (
             f"{plural(at_load, 'dispatch')} run at load: not measured, because profiles of IREE's tools exclude loading"
         )
-        yield Diagnostic("load-time-not-measured", text)
+        yield Diagnostic(LOAD_TIME, text)
     if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
         text = "kernels were timed by the device, on its own clock; the elapsed time is by the host's clock"
         yield Diagnostic("device-clock", text)

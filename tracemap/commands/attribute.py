@@ -19,7 +19,7 @@ from tracemap.commands.runs import (
     open_and_join_runs,
     runs_of_bundles,
 )
-from tracemap.commands.streams import print_message, print_next, show_phases
+from tracemap.commands.streams import is_quiet, print_message, print_next, show_phases
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import is_standard, show_in_format, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
@@ -68,7 +68,7 @@ def attribute(
     return attributed
 
 
-_TEXT_OPTIONS: Final = ("by", "metrics", "top", "sort", "columns", "filters")
+_TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "columns", "filters")
 """Options of the text table. JSON and CSV always contain everything."""
 
 
@@ -96,7 +96,7 @@ def show_attribution(attributed: BundleAttribution, options: AttributeOptions, o
         else:
             from tracemap.reports.terminal.attribution import print_costs
 
-            print_costs(attributed.costed, result, stream, options)
+            print_costs(attributed.costed, result, stream, options, table_only=is_quiet())
 
     def value() -> object:
         from tracemap.reports.json_documents import shown_attribution

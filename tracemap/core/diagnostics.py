@@ -36,6 +36,9 @@ RECORDS_LOST: Final = "records-lost"
 TRANSFERS_UNTIMED: Final = "transfers-untimed"
 """Copies and fills run in one submission with kernels, and have no rows of their own."""
 
+LOAD_TIME: Final = "load-time-not-measured"
+"""Dispatches ran when the module was loaded, which the run does not measure."""
+
 WINDOW: Final = "window"
 """The result covers only some of the run's invocations."""
 

@@ -117,6 +117,8 @@ class AttributeOptions(Options, Windowed):
         metavar="A,B…",
     )
     totals: bool = option(False, "Show sums over all invocations in text and page, instead of means per invocation.")
+    balance: bool = option(False, "Print the whole balance after the text table: all metrics and reasons, exact sums.")
+    notes: bool = option(False, "Print all notes on the result, not only the three most important.")
     top: int = count(20, "Rows of the text table; 0: all.", at_least=0)
     sort: str | None = option(None, "Column to sort the text table by.  [default: cost]", metavar="COLUMN")
     columns: tuple[str, ...] = name_list(
@@ -241,6 +243,7 @@ class DiffOptions(Options):
     )
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
     top: int = count(20, "Rows of the text tables; 0: all.", at_least=0)
+    notes: bool = option(False, "Print all notes on the result, not only the three most important.")
     rule: Rule | None = option(None, RULE_HELP)
     keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")

@@ -8,21 +8,31 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
-from tracemap.core.diagnostics import above_result, below_result
-from tracemap.core.units import UNKNOWN, Scale, format_ns, join_names, plural, plural_of
+from tracemap.core.diagnostics import ABOVE_RESULT, LOAD_TIME, Diagnostic, above_result, below_result
+from tracemap.core.units import (
+    UNKNOWN,
+    Scale,
+    Unknown,
+    format_ns,
+    join_names,
+    plural,
+    plural_of,
+    split_by_largest_remainder,
+)
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.advice import (
     device_comparison_text,
+    display_unit,
     elapsed_text,
     invocations_note,
-    invocations_text,
+    mean_elapsed_ns,
     notices,
     overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
-    AT_LOAD,
+    ELAPSED_PARTS,
     EQUAL_MEMBERS,
     SPLIT_EVENLY,
     MapCosts,
@@ -30,10 +40,11 @@ from tracemap.reports.cost_lookup import (
     elapsed_breakdown_text,
 )
 from tracemap.reports.escaping import or_dash
-from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
-from tracemap.reports.views.costs import SHARE, TEXT, Column, Costs, Row, View
-from tracemap.reports.views.ops import PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
+from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
+from tracemap.reports.views.costs import LEAVE_METRIC, SHARE, TEXT, Column, Costs, Row, View
+from tracemap.reports.views.ops import LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
+from tracemap.runs.model import UNKNOWN_PARTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,20 +69,29 @@ def print_attribution(
     print_costs(MapCosts(graph, attribution), attribution, out, options or AttributeOptions())
 
 
-def print_costs(costed: MapCosts, attribution: Attribution, out: TextIO, options: AttributeOptions) -> None:
-    """Print an attribution like `print_attribution`, from a map that already has its costs."""
+def print_costs(
+    costed: MapCosts, attribution: Attribution, out: TextIO, options: AttributeOptions, *, table_only: bool = False
+) -> None:
+    """Print an attribution like `print_attribution`, from a map that already has its costs.
+
+    `table_only`: leave out everything around the table.
+    """
     costs = selected_costs(attribution, options)
     chosen = select_from_view(costed, costs, options)
     terminal = console(out)
-    diagnostics = costed.graph.diagnostics + attribution.diagnostics
-    print_diagnostics(terminal, above_result(diagnostics))
-    _print_run(terminal, costed, attribution, totals=options.totals)
+    if table_only:
+        _print_columns(terminal, "", _by_priority(chosen), chosen.rows, gap=False, advice=None)
+        return
+    _print_run(terminal, costed.graph.module.name, attribution, totals=options.totals)
     _print_view(terminal, chosen, costs, attribution)
     if options.by == "site":
         _print_slowest(terminal, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
-    _print_balance(terminal, attribution, costs)
-    _print_remarks(terminal, costed)
-    print_diagnostics(terminal, below_result(diagnostics))
+    if options.balance:
+        _print_balance(terminal, attribution, costs)
+    else:
+        say(terminal, "")
+        say(terminal, _balance_line(attribution, costs))
+    print_notes(terminal, _notes(costed, attribution), every=options.notes)
 
 
 def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: int) -> None:
@@ -80,8 +100,7 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     costs = selected_costs(attribution, options)
     chosen = select_from_view(costed, costs, options)
     terminal = console(out)
-    explained = elapsed_breakdown_text(attribution)
-    say(terminal, f"{elapsed_text(attribution)}" + (f": {explained}" if explained else ""))
+    say_line(terminal, _elapsed_line(attribution, totals=False))
     passes = select_from_view(costed, costs, AttributeOptions(by="pass")).rows
     if len(passes) > 1:
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
@@ -100,20 +119,59 @@ def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
     return tuple(column for column in chosen.columns if column.key in keys)
 
 
-def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:
-    run, graph = attribution.run, costed.graph
-    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_text(attribution)
-    say(
+def _print_run(terminal: Console, module: str, attribution: Attribution, *, totals: bool) -> None:
+    """Print the header: two lines, which a narrow terminal cuts."""
+    run, functions = attribution.run, called_functions(attribution).partition(" ")[2]
+    invocations = "invocations unknown" if isinstance(run.iterations, Unknown) else plural(run.iterations, "invocation")
+    workers = "workers unknown" if isinstance(run.workers, Unknown) else plural(run.workers, "worker")
+    say_line(
         terminal,
-        f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {invocations_text(run)}, {_rule_text(attribution)}",
+        f"{module}: {functions} on {or_dash(run.device)}, {workers}, {invocations}, rule {attribution.rule.value}",
     )
-    explained = elapsed_breakdown_text(attribution)
-    say(terminal, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
-    for text in (device_comparison_text(run.devices), overhead_advice(attribution)):
+    say_line(terminal, _elapsed_line(attribution, totals=totals))
+    say(terminal, "")
+
+
+_SMALL_PERCENT: Final = 2
+"""Parts of the elapsed time below this percentage are only in the balance."""
+
+
+def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
+    """The elapsed time and its largest parts."""
+    run, mean_ns = attribution.run, mean_elapsed_ns(attribution)
+    median_ns, elapsed_ns = run.invocation.median_ns, run.elapsed_ns
+    if totals or isinstance(mean_ns, Unknown):
+        time = format_ns(elapsed_ns) if totals else elapsed_text(attribution)
+    elif isinstance(median_ns, Unknown):
+        time = f"{format_ns(mean_ns)} per invocation (mean)"
+    else:
+        time = f"{format_ns(median_ns)} (median; mean {format_ns(mean_ns)})"
+    if isinstance(elapsed_ns, Unknown) or not elapsed_ns or run.elapsed == UNKNOWN_PARTS:
+        explained = elapsed_breakdown_text(attribution)
+    else:
+        parts = zip(ELAPSED_PARTS, run.elapsed.values(), strict=True)
+        percents = [(name, round(100 * part / elapsed_ns)) for name, part in parts if isinstance(part, int)]
+        explained = ", ".join(f"{name} {percent} %" for name, percent in percents if percent >= _SMALL_PERCENT)
+    return f"elapsed {time}" + (f": {explained}" if explained else "")
+
+
+def _notes(costed: MapCosts, attribution: Attribution) -> Iterator[str]:
+    """Notes on the result and its basis, the most important first."""
+    diagnostics = [*costed.graph.diagnostics, *attribution.diagnostics]
+    yield from map(note_text, sorted(above_result(diagnostics), key=lambda item: ABOVE_RESULT.index(item.slug)))
+    for text in (overhead_advice(attribution), device_comparison_text(attribution.run.devices)):
         if text:
-            say(terminal, text)
-    at_load = len(costed.unmeasured_sites)
+            yield f"note: {text}"
+    yield from (f"note: {text}" for text in _remarks(costed))
+    for item in below_result(diagnostics):
+        sites = join_names(list(costed.unmeasured_sites)) if item.slug == LOAD_TIME else ""
+        yield note_text(Diagnostic(item.slug, f"{sites}: {item.message}") if sites else item)
+    yield f"note: {_coverage_text(costed)}"
+
+
+def _coverage_text(costed: MapCosts) -> str:
+    """The numbers of dispatches: traced to ops, executed, and run at load time."""
+    graph, at_load = costed.graph, len(costed.unmeasured_sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     calls = [result.calls for result in costed.site_results.values()]
     executed = None if UNKNOWN in calls else sum(count != 0 for count in calls)
@@ -122,26 +180,11 @@ def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *,
     )
     at_load_text = f", {at_load} run at load time (not measured)" if at_load else ""
     traced = _of_all(with_members, len(graph.sites))
-    dispatches = plural(len(graph.sites), "dispatch")
-    say(terminal, f"{dispatches}: {traced} traced to ops, {executed_text}{at_load_text}")
-    say(terminal, "")
+    return f"{plural(len(graph.sites), 'dispatch')}: {traced} traced to ops, {executed_text}{at_load_text}"
 
 
 def _of_all(count: int, total: int) -> str:
     return "all" if count == total > 1 else str(count)
-
-
-def _rule_text(attribution: Attribution) -> str:
-    """The rule that splits kernels over their ops, and whether it estimates."""
-    shared = any(site.calls and len(site.shares) > 1 for site in attribution.sites)
-    how = _ESTIMATES.get(attribution.rule, "") if shared else ""
-    return f"rule {attribution.rule.value}{how}"
-
-
-_ESTIMATES = {
-    Rule.CODE: " (fused ops: estimated from machine code)",
-    Rule.MODEL: " (fused ops: estimated from rooflines)",
-}
 
 
 # ---- the table
@@ -198,7 +241,7 @@ def _print_columns(
     rows: Sequence[Row],
     *,
     gap: bool,
-    advice: str = "",
+    advice: str | None = "",
 ) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
     # Adjacent columns of times share the unit of the first where its precision allows, so that readers can compare.
@@ -211,7 +254,9 @@ def _print_columns(
         for column in columns
     ]
     cells = zip(*(texts for _, texts in formatted), strict=True)
-    print_table(terminal, title, [heading for heading, _ in formatted], cells, gap=gap, advice=advice)
+    print_table(
+        terminal, title, [heading for heading, _ in formatted], cells, gap=gap, advice=advice, extra=LEAVE_METRIC
+    )
 
 
 def _value(row: Row, column: Column) -> float | None:
@@ -228,28 +273,49 @@ def _numbers(column: Column, values: Sequence[float | None], longest_time: float
     """A column of numbers in one unit, which the heading names."""
     scale = Scale.of([value for value in values if value is not None], column.unit, longest_time)
     unit = f" {scale.unit}" if scale.unit else ""
-    heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave)
+    begins_pair = column.key == LOW_END
+    heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave, begins_pair=begins_pair)
     return heading, ["–" if value is None else scale.text(value) for value in values]
 
 
 # ---- remarks and balance
 
 
-def _print_remarks(terminal: Console, costed: MapCosts) -> None:
+def _remarks(costed: MapCosts) -> Iterator[str]:
+    """Remarks on how the costs of dispatch sites are split."""
     results = costed.site_results.values()
     sites_by_remark = (
-        (AT_LOAD, list(costed.unmeasured_sites)),
         (SPLIT_EVENLY, [result.site for result in results if result.split_evenly]),
         (ASSUMED_SIZES, [result.site for result in results if result.assumed_sizes and result.calls]),
         (EQUAL_MEMBERS, [result.site for result in results if result.equal_members and result.calls]),
     )
     for remark, sites in sites_by_remark:
         if sites:
-            say(terminal, f"{join_names(sites)}: {remark}")
+            yield f"{join_names(sites)}: {remark}"
+
+
+def _balance_line(attribution: Attribution, costs: Costs) -> str:
+    """The balance of the ranking metric in one line; its parts are rounded so that they add up."""
+    metric, divisor = costs.first, costs.divisor(costs.first)
+    unit, size = display_unit(metric)
+    scale = Scale.of([metric.measured / divisor / size], unit)
+    rest = [(row.reason.value, row.metrics[metric.name]) for row in attribution.unattributed]
+    parts = [("to ops", metric.attributed), *(part for part in rest if part[1])]
+    step = divisor * size * scale.size / 10**scale.digits
+    steps = round(metric.measured / step)
+    amounts = (
+        split_by_largest_remainder(steps, [amount for _, amount in parts])
+        if min(amount for _, amount in parts) >= 0
+        else [round(amount / step) for _, amount in parts]
+    )
+    number = f",.{scale.digits}f"
+    texts = [f"{rounded / 10**scale.digits:{number}} {name}" for (name, _), rounded in zip(parts, amounts, strict=True)]
+    total = f"{steps / 10**scale.digits:{number}}{f' {scale.unit}' if scale.unit else ''}"
+    return f"balance of {metric.name}: {total} = {' + '.join(texts)} (--balance)"
 
 
 def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) -> None:
-    """Attributed and unattributed costs of the shown metrics, as a table; then their exact sums."""
+    """Attributed and unattributed costs of the shown metrics, as a table; their exact sums; the elapsed time."""
     metrics = [costs.column(metric.name, costs.name(metric), metric, index) for index, metric in enumerate(costs.shown)]
     columns = (Column("what", ""), *metrics, Column("why", "meaning", leave=30, least=18, words=True))
     _print_columns(terminal, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
@@ -260,6 +326,9 @@ def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) ->
     not_shown = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
     if not_shown:
         say(terminal, f"other metrics (--metric): {', '.join(not_shown)}")
+    explained = elapsed_breakdown_text(attribution)
+    if explained:
+        say(terminal, f"elapsed time: {elapsed_text(attribution)}: {explained}")
 
 
 def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:

@@ -20,12 +20,13 @@ from tracemap.compare.model import (
     match_counts,
     total,
 )
+from tracemap.core.diagnostics import ABOVE_RESULT, Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.map.model import Outcome
 from tracemap.options.results import DiffOptions
 from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows
 from tracemap.reports.escaping import or_dash, or_question_mark
-from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
+from tracemap.reports.terminal.tables import Heading, console, note_text, number, print_notes, print_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +56,21 @@ def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> Non
     _print_regrouped(terminal, comparison, options)
     _print_kernels(terminal, comparison.kernels, options)
     _print_remarks(terminal, comparison.remarks or (), options)
-    print_diagnostics(terminal, comparison.diagnostics)
+    print_notes(terminal, _notes(comparison.diagnostics), every=options.notes)
+
+
+_SIDES: Final = ("before: ", "after: ")
+
+
+def _notes(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
+    """Notes, the most important first; a note on both sides is one note."""
+    sides: dict[tuple[str, str], list[str]] = {}
+    for item in sorted(diagnostics, key=lambda item: item.slug not in ABOVE_RESULT):
+        side = next((prefix for prefix in _SIDES if item.message.startswith(prefix)), "")
+        sides.setdefault((item.slug, item.message.removeprefix(side)), []).append(side.removesuffix(": "))
+    for (slug, message), names in sides.items():
+        where = f"{' and '.join(names)}: " if any(names) else ""
+        yield note_text(Diagnostic(slug, f"{where}{message}"))
 
 
 def _print_head(terminal: Console, comparison: Comparison) -> None:

@@ -52,6 +52,7 @@ class Heading:
         words: cells are sentences, which wrap.
         at_end: cells are code, which is cut at its end.
         mlir: cells are MLIR, which colour terminals highlight.
+        begins_pair: dropped together with the next column, as the low end of an interval.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Heading:
     words: bool = False
     at_end: bool = False
     mlir: bool = False
+    begins_pair: bool = False
 
 
 def number(text: str, leave: int = 0) -> Heading:
@@ -104,7 +106,8 @@ def print_table(
     rows: Iterable[Sequence[object]],
     *,
     gap: bool = True,
-    advice: str = "",
+    advice: str | None = "",
+    extra: int = EXTRA,
 ) -> None:
     """Print a table.
 
@@ -114,13 +117,14 @@ def print_table(
         headings: one per column.
         rows: the cells of each row; a tuple is a cell of several lines.
         gap: print an empty line above the title.
-        advice: text after the names of dropped columns.
+        advice: text after the names of dropped columns; None: do not name them.
+        extra: columns with at least this `leave` are dropped before names become unreadable.
     """
     cells = [[_lines(cell) for cell in row] for row in rows]
     natural, width = _natural(headings, cells), _width(terminal)
     if width is not None:  # programs that read a pipe get the same columns, also empty ones
         natural = {index: cols for index, cols in natural.items() if any(any(row[index]) for row in cells)} or natural
-    widths = _fitted(headings, natural, width)
+    widths = _fitted(headings, natural, width, extra)
     if title:
         if gap:
             say(terminal, "")
@@ -140,7 +144,7 @@ def print_table(
         )
         _print_row(terminal, shown, headings, widths, "")
     dropped = [headings[index].text for index in natural if index not in widths]
-    if dropped:
+    if dropped and advice is not None:
         say(terminal, f"(no room for: {', '.join(dropped)}{advice})", "dim")
 
 
@@ -177,22 +181,24 @@ def _natural(headings: Sequence[Heading], cells: Sequence[Sequence[Sequence[str]
     return widths
 
 
-def _fitted(headings: Sequence[Heading], natural: dict[int, int], width: int | None) -> dict[int, int]:
+def _fitted(headings: Sequence[Heading], natural: dict[int, int], width: int | None, extra: int) -> dict[int, int]:
     """The widths of the shown columns by index, so that a row fits the width of the terminal."""
     from rich.cells import cell_len
 
     widths = dict(natural)
     while width is not None and _excess(widths, width) > 0:
         first_to_drop = max(widths, key=lambda index: (headings[index].leave, index))
-        extra = headings[first_to_drop].leave >= EXTRA
+        least_of_names = _READABLE_WIDTH if headings[first_to_drop].leave >= extra else 0
         floors = {
-            index: max(cell_len(headings[index].text), headings[index].least, _READABLE_WIDTH if extra else 0)
+            index: max(cell_len(headings[index].text), headings[index].least, least_of_names)
             for index in widths
             if headings[index].least
         }
         shrunk = _shrunk(widths, floors, width)
         if _excess(shrunk, width) > 0 and headings[first_to_drop].leave:
             del widths[first_to_drop]
+            if first_to_drop and headings[first_to_drop - 1].begins_pair:
+                widths.pop(first_to_drop - 1, None)
         elif _excess(shrunk, width) > 0:
             # Never cut numbers, as a part would read as another number. The line is too long instead.
             return _shrunk(widths, {index: _NARROWEST for index in widths if not headings[index].right}, width)
@@ -289,7 +295,31 @@ def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
         offset += len(part) + _GAP
 
 
+def say_line(terminal: Console, text: str) -> None:
+    """Print a text in one line, which a terminal cuts at its width."""
+    width = _width(terminal)
+    say(terminal, text if width is None else _short(for_terminal(text), width, at_end=True))
+
+
+_MOST_NOTES = 3
+
+
+def print_notes(terminal: Console, notes: Iterable[str], *, every: bool) -> None:
+    """Print notes, the most important first: each text once, and by default only the first three."""
+    texts = list(dict.fromkeys(notes))
+    shown = texts if every else texts[:_MOST_NOTES]
+    for text in shown:
+        say(terminal, text)
+    if len(texts) > len(shown):
+        say(terminal, f"{len(texts) - len(shown)} more: --notes", "dim")
+
+
+def note_text(diagnostic: Diagnostic) -> str:
+    """A diagnostic as a note."""
+    return f"note [{diagnostic.slug}]: {diagnostic.message}"
+
+
 def print_diagnostics(terminal: Console, diagnostics: Iterable[Diagnostic]) -> None:
     """Print the notes on how far to trust the result, one per line."""
     for diagnostic in diagnostics:
-        say(terminal, f"note [{diagnostic.slug}]: {diagnostic.message}")
+        say(terminal, note_text(diagnostic))

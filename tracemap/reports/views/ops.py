@@ -35,8 +35,10 @@ from tracemap.runs.model import TIME_METRICS
 UNCERTAIN: Final = Column("uncertain", "")
 """Marks costs that are uncertain by 50 % or more."""
 UNCERTAIN_MARK: Final = "~"
+LOW_END: Final = "likely_low"
+"""The column with the low end of the likely range of a cost; the next column has the high end."""
 
-LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 15, 50, 61
+LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 45, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
 LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_BOUNDS = 80, 81, 82
 LEAVE_PASSES = 55
@@ -75,7 +77,7 @@ def by_op(costed: MapCosts, costs: Costs) -> View:
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
         UNCERTAIN,
-        costs.of_first("likely_low", "from", LEAVE_INTERVAL),
+        costs.of_first(LOW_END, "from", LEAVE_INTERVAL),
         costs.of_first("likely_high", "to", LEAVE_INTERVAL),
         costs.of_invocations("median", "median", LEAVE_MEDIAN),
         costs.of_invocations("p10", "p10", LEAVE_SPREAD),
