@@ -271,7 +271,7 @@ def test_bundle_of_a_newer_version(command: tuple[str, ...], mlp: Path, tmp_path
     assert str(stored[version]) in refused("bundle-version", name, mlp, *options, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("what", ["op999999", "site999999", "no_such_kernel", "hand_mlp.mlir:99999", "../../etc"])
+@pytest.mark.parametrize("what", ["op999999", "site999999", "no_such_kernel", "../../etc"])
 def test_show_of_what_is_not_there(what: str, built: Built, tmp_path: Path) -> None:
     assert what in refused("query-invalid", "show", built("hand_mlp"), what, cwd=tmp_path)
 
@@ -772,7 +772,7 @@ WRONG = {
     "attribute run.parquet --map m.mlir": "m.mlir: is a model, not a bundle; build it first: tracemap build m.mlir",
     "report run.parquet b.tracemap -o x": "run.parquet: is a run or another table, not a bundle; pass the bundle",
     # runs
-    "attribute b.tracemap": "is a bundle, not a run; record one: tracemap record b.tracemap",
+    "attribute b.tracemap": "b.tracemap: this bundle has no run; record one with `tracemap record b.tracemap`",
     "export m.mlir --to csv": "is a model, not a run; build it first: tracemap build m.mlir, then record its bundle",
     "attribute html.csv": "is an HTML page, not a run; pass a run: `tracemap record BUNDLE` writes one",
     "attribute lfs.parquet": "is a pointer of Git LFS, not a run; fetch the file with `git lfs pull`",

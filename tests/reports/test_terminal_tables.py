@@ -38,7 +38,7 @@ def rows_of(printed: str, title: str) -> list[list[str]]:
 def attributed_text(options: AttributeOptions | None = None) -> str:
     out = io.StringIO()
     costs = attribution(GRAPH, TOTALS, executes=EXECUTES, diagnostics=[Diagnostic("odd-too", "and [red]this[/red]")])
-    print_attribution(GRAPH, costs, out, options)
+    print_attribution(GRAPH, costs, out, options or AttributeOptions(by="op"))
     return out.getvalue()
 
 
@@ -100,7 +100,9 @@ def test_attribute_prints_ops_by_cost() -> None:
 
 
 def test_totals_are_of_the_whole_run() -> None:
-    first, *_ = printed_table(attributed_text(AttributeOptions(totals=True)), "Ops by cpu_ns, sums of 2 invocations")
+    first, *_ = printed_table(
+        attributed_text(AttributeOptions(by="op", totals=True)), "Ops by cpu_ns, sums of 2 invocations"
+    )
     assert (first["calls"], first["cpu ns"], first["inclusive cpu ns"]) == ("4", "150", "201")
 
 
@@ -160,7 +162,7 @@ def test_names_of_metrics_do_not_steer_the_terminal() -> None:
     out = io.StringIO()
     print_attribution(GRAPH, attribution(GRAPH, {"a\x1b[2J\nb": {"site0": 3}}), out)
     assert "\x1b" not in out.getvalue()
-    assert out.getvalue().count("Ops by a\\x1b[2J\\nb") == 1
+    assert out.getvalue().count("Source lines by a\\x1b[2J\\nb") == 1
 
 
 def test_a_narrow_terminal_shortens_names_in_their_middle() -> None:
