@@ -36,9 +36,9 @@ FUSED: Final = ("--iree-opt-level=O3", "--iree-dispatch-creation-enable-aggressi
 VIEWS: Final[Mapping[str, View]] = {
     "overview": View("torch_resnet18_small", "#overview?colour=attainable", "light"),
     "overview-dark": View("jax_gpt2_4l", "#overview?tree=source", "dark"),
-    "source": View("jax_gpt2_4l", "#op36", "light"),
+    "source": View("jax_gpt2_4l", "#F1L11", "light"),
     "timeline": View("torch_resnet18_small", "#timeline", "light"),
-    "kernel": View("jax_gpt2_4l", "#kernel4", "dark"),
+    "kernel": View("jax_gpt2_4l", "#kernel0", "dark"),
     "diff": View("jax_gpt2_4l", "#regrouped", "light", FUSED),
 }
 

@@ -96,7 +96,7 @@ function drawTopOps() {
   const rows = top.map((op) => make(
     "tr", "",
     make("td", "mono name", link(op.id + " " + op.name, op.id)), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
-    make("td", "", link(...(op.python[0] ? op.python : op.line))), make("td", "scope", op.scope),
+    make("td", "", link(...(op.python[0] ? op.python : op.line))), make("td", "scope", ...op.scope.split("/").flatMap((part, at) => (at ? ["/", make("wbr"), part] : [part]))),
   ));
   const head = headRow(["op"], ["attributed", "num"], ["share", "num", "share of the measured cost without outliers"], ["bar"], ["line"], ["scope"]);
   target.replaceChildren(make("table", "plain bars", head, make("tbody", "", ...rows)));
