@@ -257,13 +257,13 @@ class Comparison(Document, frozen=True, kw_only=True):
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
+    settings: Annotated[
+        tuple[SettingDifference, ...], Meta(description="What differs in versions, flags, runs and configurations.")
+    ]
     same_model: bool
     matched_percent: Annotated[float, Meta(description="Matched ops in percent of all ops of both models.")]
     invocations: Annotated[Integer, Meta(description="Number of invocations of the amounts; null: sums of whole runs.")]
     threshold_percent: float
-    settings: Annotated[
-        tuple[SettingDifference, ...], Meta(description="What differs in versions, flags, runs and configurations.")
-    ]
     drift: Drift
     basis: Annotated[
         Literal["corrected", "raw"],
