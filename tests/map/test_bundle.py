@@ -171,7 +171,7 @@ def test_selections(what: str, ops: list[str], sites: list[str], kernels: list[s
         ("op99", r"its ids are op1 to op\d+, and the nearest is op\d+ \("),
         ("site99", r"its ids are site0 to site2, and the nearest is site2$"),
         ("elsewhere.c:99", r"in a file of this name; the files are model.mlir, "),
-        ("modle.mlir:4", r"did you mean model.mlir:4\?"),
+        ("model.mlr:4", r"did you mean model.mlir:4\?"),
         ("h0/at", r"did you mean h0/?.*\?"),
     ],
 )
