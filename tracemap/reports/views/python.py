@@ -127,12 +127,7 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
     frames = user_frames(costed.graph, reached.frames)
     if frames:
         return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
-    if reached.op.name.startswith(_ONNX) and reached.scope:
-        return "/".join(reached.scope), ""
-    return op_line(reached.op), ""
-
-
-_ONNX = "onnx."
+    return reached.op.node or op_line(reached.op), ""
 
 
 def without_dialect(name: str) -> str:
@@ -144,7 +139,7 @@ def without_dialect(name: str) -> str:
     return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
 
 
-_FRAMEWORKS = ("stablehlo.", "torch.aten.", _ONNX)
+_FRAMEWORKS = ("stablehlo.", "torch.aten.", "onnx.")
 
 
 # ---- callers
