@@ -484,3 +484,12 @@ def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path:
     assert re.search(r" cpu µs +of cpu % +wall µs ", head)
     for row in printed_table(text, "Dispatch sites by "):
         assert float(row["cpu µs"].replace(",", "")) >= 0.1
+
+
+def test_source_lines_of_onnx_are_nodes(built: Built, recorded: Recorded) -> None:
+    """`show` takes the same names."""
+    bundle = built("onnx_mlp_named")
+    text = check_cli("attribute", recorded("onnx_mlp_named"), "--map", bundle, "--by", "source", "--format", "text")
+    assert re.search(r"^node_linear +Gemm ", text, re.MULTILINE)
+    assert re.search(r"^node_softmax +Softmax ", text, re.MULTILINE)
+    assert check_cli("show", bundle, "node_softmax").startswith("node_softmax: ONNX node node_softmax: op")

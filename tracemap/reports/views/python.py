@@ -18,7 +18,6 @@ from tracemap.reports.views.ops import (
     LEAVE_INCLUSIVE,
     LEAVE_LINE,
     LEAVE_SCOPE,
-    ONNX,
     and_more,
     names_of,
     pass_cells,
@@ -148,9 +147,7 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
     frames = user_frames(costed.graph, reached.frames)
     if frames:
         return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
-    if reached.op.name.startswith(ONNX) and reached.scope:
-        return "/".join(reached.scope), ""
-    return op_line(reached.op), ""
+    return reached.op.node or op_line(reached.op), ""
 
 
 # ---- callers
@@ -230,9 +227,7 @@ def _functions_of(costed: MapCosts, reached: OpOccurrence) -> list[tuple[str, st
     frames = user_frames(costed.graph, reached.frames)
     if frames:
         return [(or_dash(frame.function), PurePath(frame.file).name) for frame in frames]
-    if reached.op.name.startswith(ONNX) and reached.scope:
-        return [("/".join(reached.scope), "")]
-    return [(or_dash(reached.op.function), "")]
+    return [(reached.op.node or or_dash(reached.op.function), "")]
 
 
 # ---- scopes
