@@ -27,6 +27,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.map.build.compiler.remarks import PrintedRemark, read_mlir_remarks, read_remarks
 from tracemap.map.bundle import REMARKS_NAME, load
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.page.source_tabs import kernel_pages, kernels_of
 
 GOLD = Path(__file__).parent.parent / "gold" / "remarks"
@@ -222,7 +223,7 @@ def test_show_tells_the_remarks_of_what_is_asked_for(remarked: Built) -> None:
 def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) -> None:
     """All but those that only count, in the order of the terminal; none where none are kept."""
     bundle = load(remarked("hand_attention"))
-    pages = kernel_pages(bundle.graph, None, kernels_of(bundle))
+    pages = kernel_pages(MapCosts(bundle.graph, None), kernels_of(bundle))
     expected = Counter(
         (remark.kernel, remark.line, remark.text, remark.count)
         for remark in bundle.remarks().remarks
@@ -232,7 +233,7 @@ def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) 
         Counter((page.name, line, text, count) for page in pages for line, _, count, text in page.remarks) == expected
     )
     without = load(fixed("hand_attention"))
-    assert not any(page.remarks for page in kernel_pages(without.graph, None, kernels_of(without)))
+    assert not any(page.remarks for page in kernel_pages(MapCosts(without.graph, None), kernels_of(without)))
 
 
 @pytest.mark.long

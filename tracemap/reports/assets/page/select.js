@@ -18,9 +18,8 @@ function lineCosts(line) {
   if (!measured || !use.costs.length) return use.remark ? [make("p", "", use.remark)] : [];
   const [attributed, inclusive] = use.costs[metric];
   const isPython = line.source.language === "python";
-  const rows = isPython || !attributed ? [["total", inclusive]] : [["total", attributed]];
+  const rows = [["total", isPython || !attributed ? inclusive : attributed], ...passCosts(use)];
   if (isPython && attributed !== inclusive) rows.push(["self", attributed]);
-  rows.push(...passCosts(use));
   if (!isPython && attributed) rows.push(["whole dispatches", inclusive]);
   const total = table(...rows.map((row) => costRow(...row)));
   total.classList.add("totals");
