@@ -221,6 +221,7 @@ def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, sm
     ]
     assert texts(browser, "#inspector > details > summary") == ["3 ops", "3 dispatches"]
     assert browser.find_elements(By.CSS_SELECTOR, "#inspector details[open]") == []
+    assert texts(browser, "#inspector > p") == ["cpu_ns, per invocation, mean of 2", "Click a kernel for its code."]
     go(browser, "#F0L2")  # a call: the whole cost of the dispatch inside
     assert texts(browser, "#inspector tr")[0].replace("\n", " ") == "total 35 ns 25.0 %"
 

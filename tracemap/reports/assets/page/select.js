@@ -62,6 +62,9 @@ function kernelTable(use, total) {
   };
   if (!found.length) return [];
   const parts = [make("h3", "", "by kernel"), make("p", "facts", "Click a kernel for its code."), table(...found.slice(0, KERNELS_SHOWN).map(row))];
+  const rest = total - found.reduce((sum, { cost }) => sum + cost, 0);
+  if (rest > 0) parts.push(make("p", "facts", "The rest, " + costWords(rest) + ", is in copies and fills."));
+  if (rest < 0) parts.push(make("p", "facts", "Other lines call some of these ops, too: kernels have their whole cost."));
   if (found.length > KERNELS_SHOWN) parts.push(folded(plural(found.length - KERNELS_SHOWN, "more kernel"), false, table(...found.slice(KERNELS_SHOWN).map(row))));
   return parts;
 }
