@@ -9,7 +9,7 @@ from msgspec import structs
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from tests.attribution.test_kernel_lines import addresses_run
-from tests.browser.conftest import Open, log
+from tests.browser.conftest import Open, log, settle
 from tests.browser.test_reports_browser import find, go, press, texts, view
 from tests.builders import graph, op, site
 from tests.conftest import Built
@@ -212,6 +212,17 @@ def test_panes_have_handles_for_pointer_and_keys(open_page: Open, real: Path) ->
     assert int(str(handle.get_attribute("aria-valuenow"))) == browser.execute_script(width)
     handle.send_keys(Keys.HOME)
     assert browser.execute_script(width) == before
+    height = "return document.getElementById('kernel-ir').clientHeight"
+    size = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    try:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        settle(browser)
+        assert handle.get_attribute("aria-orientation") == "horizontal"
+        before = browser.execute_script(height)
+        handle.send_keys(Keys.ARROW_DOWN)
+        assert browser.execute_script(height) == before + 24
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert view(browser) == "kernels"
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +221,32 @@ def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, sm
     ]
     assert texts(browser, "#inspector > details > summary") == ["3 ops", "3 dispatches"]
     assert browser.find_elements(By.CSS_SELECTOR, "#inspector details[open]") == []
+    assert texts(browser, "#inspector > p") == ["cpu_ns, per invocation, mean of 2", "Click a kernel for its code."]
     go(browser, "#F0L2")  # a call: the whole cost of the dispatch inside
     assert texts(browser, "#inspector tr")[0].replace("\n", " ") == "total 35 ns 25.0 %"
+
+
+def test_forward_and_backward_follow_the_total_where_ops_say_their_pass(
+    open_page: Open, small: Path, tmp_path: Path
+) -> None:
+    """A page whose rows of ops have one more field."""
+    passes = {"op2": "forward", "op3": "backward", "op5": "forward"}
+
+    def with_passes(match: re.Match[str]) -> str:
+        data = json.loads(zlib.decompress(base64.b64decode(match[1])))
+        if "fields" in data:
+            data["fields"]["OpRow"].append("pass")
+        for row in data.get("ops", ()):
+            row.append(passes.get(row[0], ""))
+        return match[0].replace(match[1], base64.b64encode(zlib.compress(json.dumps(data).encode())).decode())
+
+    text = re.sub(r'class="data">(.*?)</script>', with_passes, small.read_text(encoding="utf-8"))
+    (tmp_path / "passes.html").write_text(text, encoding="utf-8")
+    browser = open_page(tmp_path / "passes.html", "#F1L4")
+    rows = [text.replace("\n", " ") for text in texts(browser, "#inspector .totals tr")]
+    assert rows == ["total 118 ns 84.3 %", "forward 43 ns 30.7 %", "backward 75 ns 53.6 %", "self 0 ns 0.0 %"]
+    go(browser, "#ops")
+    assert header(browser, "ops", "pass").is_displayed()
 
 
 def test_before_the_script_has_run_the_first_view_alone_is_shown(browser: Chrome, small: Path, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ _ALIKE = ("sites", "scopes", "kernels", "elapsed", "trees", "roofline", "timelin
 def page_json(page: PageData) -> dict[str, object]:
     """The data of the page's script, without rows and without what is in the markup."""
     return {
-        "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
+        "fields": {kind.__name__: kind.__struct_encode_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
         **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule")},
         "sources": [

@@ -18,9 +18,8 @@ function lineCosts(line) {
   if (!measured || !use.costs.length) return use.remark ? [make("p", "", use.remark)] : [];
   const [attributed, inclusive] = use.costs[metric];
   const isPython = line.source.language === "python";
-  const rows = isPython || !attributed ? [["total", inclusive]] : [["total", attributed]];
+  const rows = [["total", isPython || !attributed ? inclusive : attributed], ...passCosts(use)];
   if (isPython && attributed !== inclusive) rows.push(["self", attributed]);
-  rows.push(...passCosts(use));
   if (!isPython && attributed) rows.push(["whole dispatches", inclusive]);
   const total = table(...rows.map((row) => costRow(...row)));
   total.classList.add("totals");
@@ -67,6 +66,9 @@ function kernelTable(use, total) {
   };
   if (!found.length) return [];
   const parts = [make("h3", "", "by kernel"), make("p", "facts", "Click a kernel for its code."), table(...found.slice(0, KERNELS_SHOWN).map(row))];
+  const rest = total - found.reduce((sum, { cost }) => sum + cost, 0);
+  if (rest > 0) parts.push(make("p", "facts", "The rest, " + costWords(rest) + ", is in copies and fills."));
+  if (rest < 0) parts.push(make("p", "facts", "Other lines call some of these ops, too: kernels have their whole cost."));
   if (found.length > KERNELS_SHOWN) parts.push(folded(plural(found.length - KERNELS_SHOWN, "more kernel"), false, table(...found.slice(KERNELS_SHOWN).map(row))));
   return parts;
 }

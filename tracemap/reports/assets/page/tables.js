@@ -26,8 +26,8 @@ const opColumns = [
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
     ] : []),
   ] : []),
+  ...(data.ops.some((op) => op.python[0]) ? [text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python)))] : []),
   text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
-  text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python))),
   ...passColumns,
   ...(measured ? [
     calls,

@@ -67,7 +67,7 @@ function splitPanes(grid) {
   const isRow = () => narrow.matches;
   const most = (other) => () => (isRow() ? 2 * innerHeight : grid.clientWidth - other.offsetWidth - SPLIT_LEAST);
   const set = (name, pane) => (size) => {
-    if (isRow()) pane.style.height = size;
+    if (isRow()) pane.style.setProperty("--high", size);
     else grid.style.setProperty(name, size);
   };
   const [left, right] = grid.querySelectorAll(".splitter");
