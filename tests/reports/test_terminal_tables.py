@@ -15,7 +15,8 @@ from tests.tables import all_of_terminal, printed_table
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.map.query import Selection, select_all
 from tracemap.options.results import AttributeOptions
-from tracemap.reports.terminal.attribution import print_attribution
+from tracemap.reports.cost_lookup import MapCosts
+from tracemap.reports.terminal.attribution import print_attribution, print_costs
 from tracemap.reports.terminal.map import print_map
 
 pytestmark = pytest.mark.quick
@@ -126,13 +127,40 @@ def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
     assert "note [odd-too]: and [red]this[/red]" in printed
 
 
+def test_three_notes_are_printed_and_the_rest_on_request() -> None:
+    """The most important first, each once."""
+    slugs = ("odd", "odd", "noisy", "other", "records-lost", "last")
+    diagnostics = [Diagnostic(slug, f"{slug} (1)") for slug in slugs]
+    texts = []
+    for options in (AttributeOptions(), AttributeOptions(notes=True)):
+        out = io.StringIO()
+        print_attribution(GRAPH, attribution(GRAPH, TOTALS, diagnostics=diagnostics), out, options)
+        texts.append(out.getvalue().partition("\nbalance of")[2].splitlines()[1:])
+    few, every = texts
+    slugs_of = [re.findall(r"note \[(.*?)\]", line) for line in every]
+    assert slugs_of[:2] == [["records-lost"], ["noisy"]]
+    assert every[1] == "note [noisy]: noisy (1). Stop other programs, and record again"
+    assert few == [*every[:3], f"{len(every) - 3} more: --notes"]
+    assert len(every) == len(set(every)) > 5
+
+
+def test_the_table_alone() -> None:
+    out = io.StringIO()
+    costs = attribution(GRAPH, TOTALS, executes=EXECUTES)
+    print_costs(MapCosts(GRAPH, costs), costs, out, AttributeOptions(), table_only=True)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("op ")
+    assert len(lines) == 1 + len(rows_of(attributed_text(), "Ops by cpu_ns"))
+
+
 def test_of_many_sites_some_are_named_and_the_rest_counted() -> None:
     map_ = graph([op(0, 1)], [site(0, 0), *(site(number, 0, initializer=True) for number in range(1, 41))])
     out = io.StringIO()
     print_attribution(map_, attribution(map_, {"cpu_ns": {"site0": 10}}), out)
     said = (
         "note [load-time-not-measured]: site1, site2, site3, site4, site5 and 35 others: 40 dispatches run at load: "
-        "not measured, because profiles of IREE's tools exclude loading"
+        "not measured, because profiles of IREE's tools exclude loading. tracemap.recording in Python measures "
+        "loading, too"
     )
     assert said in out.getvalue().splitlines()
 

@@ -116,7 +116,7 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
 
     A RUN is a file from `tracemap record` (Parquet or CSV), or your own CSV with a kernel and a duration column. It may
     also come from another tool: an .ireeprof or its export, Google Benchmark's JSON, and others. `-` reads it from
-    standard input. Several runs of one module are added up.
+    standard input. Several runs of one module are added up. With -q the text is the table alone.
 
     \b
     Example:

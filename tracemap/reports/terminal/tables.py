@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.diagnostics import LOAD_TIME, NOISY, PAUSED, Diagnostic
 from tracemap.core.sanitize import for_terminal
 
 if TYPE_CHECKING:
@@ -314,9 +314,22 @@ def print_notes(terminal: Console, notes: Iterable[str], *, every: bool) -> None
         say(terminal, f"{len(texts) - len(shown)} more: --notes", "dim")
 
 
+_REMEDIES: Final = {
+    NOISY: "Stop other programs, and record again",
+    PAUSED: "Record again without a pause",
+    LOAD_TIME: "tracemap.recording in Python measures loading, too",
+    "budget-spent": "Record longer with --seconds",
+    "noise-unknown": "Record longer with --seconds",
+}
+"""Remedies of notes whose text has none, by slug."""
+
+
 def note_text(diagnostic: Diagnostic) -> str:
-    """A diagnostic as a note."""
-    return f"note [{diagnostic.slug}]: {diagnostic.message}"
+    """A diagnostic as a note, with a remedy."""
+    remedy = _REMEDIES.get(diagnostic.slug, "")
+    if diagnostic.slug == NOISY and not diagnostic.message.endswith(")"):  # the text has one after its figures
+        remedy = ""
+    return f"note [{diagnostic.slug}]: {diagnostic.message}" + (f". {remedy}" if remedy else "")
 
 
 def print_diagnostics(terminal: Console, diagnostics: Iterable[Diagnostic]) -> None:
