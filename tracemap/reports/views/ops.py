@@ -175,9 +175,6 @@ def names_of(weights: Mapping[Op, int]) -> str:
     return and_more(list(dict.fromkeys(without_dialect(op.name) for op in by_cost)))
 
 
-ONNX: Final = "onnx."
-
-
 def without_dialect(name: str) -> str:
     """An op's name without the dialect that a framework's importer uses: `dot_general`, `mm`, `MatMul`.
 
@@ -187,7 +184,7 @@ def without_dialect(name: str) -> str:
     return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
 
 
-_FRAMEWORKS = ("stablehlo.", "torch.aten.", ONNX)
+_FRAMEWORKS = ("stablehlo.", "torch.aten.", "onnx.")
 
 
 def and_more(texts: list[str]) -> str:
