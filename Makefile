@@ -60,16 +60,11 @@ $(READY): $(SOURCES)
 	$(call install,[dev])
 	@touch $(PACKAGE) $@
 
-demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and the path of the page
+demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## profile the JAX GPT-2 of samples/, print its most expensive lines and the path of the page
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	cd samples && $(abspath $(TRACEMAP)) build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
-	cd samples && $(abspath $(TRACEMAP)) record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
-	$(TRACEMAP) attribute $(DEMO)/run.csv --columns op,line,python,name,scope,cpu_ns,share,duration_ns,median \
-		--html $(DEMO)/page.html > $(DEMO)/table.txt
+	cd $(DEMO) && $(abspath $(TRACEMAP)) profile ../samples/models/$(MODEL).mlir --source-root ../samples/sources \
+		--flagfile ../samples/flags/$(MODEL).flags -o page.html > table.txt
 	@cat $(DEMO)/table.txt
-	@echo
-	@sed -n '/^elapsed/{s/, median.*//;s/^elapsed/GPT-2 with four layers took/;p;}' $(DEMO)/table.txt
-	@awk '/^op[0-9]/ { print "Most expensive: " $$3 ", " $$4 " in " $$5 ", " $$7 " % of the time in kernels"; exit }' $(DEMO)/table.txt
 	@echo "Annotated page: $(CURDIR)/$(DEMO)/page.html"
 
 test: $(READY) browser vulkan ## run the tests that every change must pass

@@ -97,20 +97,13 @@ def _part(name: str) -> re.Pattern[str]:
     return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", re.DOTALL)
 
 
-def demo_excerpt(table: str, ops: int = 5) -> str:
-    """Shorten the demo's table to its title, the most expensive ops, and the balance."""
-    about, costly, *_, balance = re.split(r"\n\s*\n", table.strip())
-    lines = [*about.splitlines(), "", *costly.splitlines()[: ops + 2], "…", "", *balance.splitlines()]
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def main() -> None:
     """Write all parts; the worked example only if `make demo` has left its table."""
     for name, (document, make) in PARTS.items():
         write_part(document, name, make())
     if DEMO_TABLE.exists():
-        excerpt = demo_excerpt(DEMO_TABLE.read_text(encoding="utf-8"))
-        write_part(README, "demo", f"```text\n{excerpt}\n```")
+        table = DEMO_TABLE.read_text(encoding="utf-8").rstrip()
+        write_part(README, "demo", f"```text\n{table}\n```")
 
 
 if __name__ == "__main__":

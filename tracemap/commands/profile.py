@@ -211,12 +211,17 @@ def command(target: str, options: ProfileOptions) -> None:
 def print_profile(found: Profile, top: int, out: TextIO) -> None:
     """Print the most expensive source lines of a profile, and what to do next."""
     from tracemap.reports.terminal.attribution import print_summary
+    from tracemap.reports.views.python import helper_line
 
     attributed = found.attributed
     print_summary(attributed.costed, attributed.attribution, out, top)
     if found.others:
         out.write(f"The script also calls {', '.join(found.others)}.\n")
     out.write(f"Page: {found.page}\n")
-    if attributed.most_expensive_op:
-        words = ("show", str(attributed.bundle.path), attributed.most_expensive_op, "--assembly")
-        out.write(f"Next: tracemap {shlex.join(words)}\n")
+    bundle = str(attributed.bundle.path)
+    if line := helper_line(attributed.costed, attributed.metric):
+        out.write(
+            f"Next: {shlex.join(('tracemap', 'attribute', bundle, '--by', 'caller'))} (several lines call {line})\n"
+        )
+    if op := attributed.most_expensive_op:
+        out.write(f"Next: {shlex.join(('tracemap', 'show', bundle, op, '--assembly'))}\n")

@@ -332,14 +332,17 @@ class BundleAttribution:
         return MapCosts(self.bundle.graph, self.attribution)
 
     @property
-    def most_expensive_op(self) -> str:
-        """Id of the op with the highest cost in the first metric of tables; "" if no op has a cost."""
+    def metric(self) -> str:
+        """Name of the first metric of tables."""
         from tracemap.reports.cost_lookup import default_metric
 
-        if not self.attribution.ops:
-            return ""
-        name = self.costed.metrics[default_metric(self.costed.metrics)].name
-        return max(self.attribution.ops, key=lambda result: result.metrics[name].attributed).op
+        return self.costed.metrics[default_metric(self.costed.metrics)].name
+
+    @property
+    def most_expensive_op(self) -> str:
+        """Id of the op with the highest cost in the first metric of tables; "" if no op has a cost."""
+        ops = self.attribution.ops
+        return max(ops, key=lambda result: result.metrics[self.metric].attributed).op if ops else ""
 
 
 def join_runs(

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
-from tracemap.core.diagnostics import ABOVE_RESULT, LOAD_TIME, Diagnostic, above_result, below_result
+from tracemap.core.diagnostics import ABOVE_RESULT, BUDGET_SPENT, LOAD_TIME, Diagnostic, above_result, below_result
 from tracemap.core.units import (
     UNKNOWN,
     Scale,
@@ -105,8 +105,9 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     if len(passes) > 1:
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
     _print_view(terminal, replace(chosen, columns=_summary_columns(chosen)), costs, attribution)
+    spent = [diagnostic.message for diagnostic in attribution.diagnostics if diagnostic.slug == BUDGET_SPENT]
     for text in (*notices(costed), overhead_advice(attribution)):
-        if text:
+        if text and text not in spent:
             say(terminal, text.partition(" (")[0])
 
 

@@ -186,6 +186,18 @@ def shared_helpers(stacks: Iterable[Sequence[Frame]]) -> frozenset[_Function]:
     return frozenset(function for function, callers in call_sites.items() if len(callers) > 1)
 
 
+def helper_line(costed: MapCosts, metric: str) -> str:
+    """The most expensive line of Python if it is in a shared helper, so that its callers tell more; else ""."""
+    stacks = [(reached, user_frames(costed.graph, reached.frames)) for reached in _measured(costed)]
+    sums = _Lines()
+    for reached, frames in stacks:
+        if frames:
+            sums.at(frames[0]).add(reached, metric)
+    most = max(sums.values(), key=lambda line_sum: line_sum.amounts[metric], default=_Sum())
+    frame, helpers = most.frame, shared_helpers(frames for _, frames in stacks)
+    return file_line(frame.file, frame.line) if frame and _function(frame) in helpers else ""
+
+
 def caller_of(frames: Sequence[Frame], helpers: frozenset[_Function]) -> Frame | None:
     """The innermost frame outside of shared helpers; else the outermost frame; None without frames."""
     outside = (frame for frame in frames if _function(frame) not in helpers)
