@@ -41,7 +41,7 @@ function spreadText(spread) {
 
 function memberRow(member, mark) {
   const op = ops.get(member.op);
-  const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", op.name) : "");
+  const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", shortName(op)) : "");
   if (member.root) name.append(" ", make("small", "", "root"));
   if (op) name.append(make("br"), link(...op.line), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);

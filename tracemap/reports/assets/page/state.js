@@ -5,6 +5,8 @@ data.sites = allUnpacked("SiteRow", data.sites);
 for (const site of data.sites) site.members = allUnpacked("MemberRow", site.members);
 data.scopes = allUnpacked("ScopeRow", data.scopes);
 const ops = new Map(data.ops.map((op) => [op.id, op]));
+// An op's name without the dialect that a framework's importer uses.
+const shortName = (op) => op.name.replace(/^(stablehlo|torch\.aten|onnx)\./, "");
 const sites = new Map(data.sites.map((site) => [site.id, site]));
 const kernelNumber = new Map(data.kernels.map((kernel, index) => [kernel.name, index]));
 const measured = data.metrics.length > 0;

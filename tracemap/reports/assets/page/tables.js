@@ -16,7 +16,7 @@ const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed row
 const passColumns = data.ops.some((op) => op.pass_name) ? [text("pass", (op) => op.pass_name)] : [];
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
-  text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
+  text("name", shortName, (op) => make("td", "mono", shortName(op))),
   ...(measured ? [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
@@ -45,7 +45,7 @@ const opColumns = [
 ];
 
 // Nodes of an ONNX model; the scope of an op is the path of its node's name.
-const nodeName = (op) => (op.scope ? op.scope + "/" : "") + op.name.replace(/^onnx\./, "") + (op.scope ? "" : " (" + op.id + ")");
+const nodeName = (op) => (op.scope ? op.scope + "/" : "") + shortName(op) + (op.scope ? "" : " (" + op.id + ")");
 const nodeRows = data.ops.filter((op) => op.name.startsWith("onnx."));
 const nodeColumns = [text("node", nodeName, (op) => make("td", "", link(nodeName(op), op.id))), ...opColumns.slice(2).filter(({ label }) => label !== "python"), opColumns[0]];
 
@@ -53,7 +53,7 @@ const rootOf = (site) => site.members.find((member) => member.root);
 const rootName = (site) => ops.get(rootOf(site)?.op)?.name ?? "";
 function rootCell(site) {
   const op = ops.get(rootOf(site)?.op);
-  return op ? [link(op.id, op.id), " ", make("span", "mono", op.name), " ", link(...op.line)] : ["–"];
+  return op ? [link(op.id, op.id), " ", make("span", "mono", shortName(op)), " ", link(...op.line)] : ["–"];
 }
 
 const kernelCell = (names) => make("td", "mono", ...names.flatMap((name, at) => [at ? " " : "", link(name, kernelNumber.has(name) ? "kernel" + kernelNumber.get(name) : "")]));

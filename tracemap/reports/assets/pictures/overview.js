@@ -95,7 +95,7 @@ function drawTopOps() {
   const top = data.ops.filter((op) => cost(op) > 0).sort((a, b) => cost(b) - cost(a)).slice(0, 12);
   const rows = top.map((op) => make(
     "tr", "",
-    make("td", "mono name", link(op.id + " " + op.name, op.id)), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
+    make("td", "mono name", link(op.id + " " + shortName(op), op.id)), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
     make("td", "", link(...(op.python[0] ? op.python : op.line))), make("td", "scope", ...op.scope.split("/").flatMap((part, at) => (at ? ["/", make("wbr"), part] : [part]))),
   ));
   const head = headRow(["op"], ["attributed", "num"], ["share", "num", "share of the measured cost without outliers"], ["bar"], ["line"], ["scope"]);
