@@ -198,7 +198,7 @@ def test_a_damaged_file_of_an_input_is_named(content: bytes, built: Built, tmp_p
     inputs = [word for spec in ("@x.npy", "64x128xf32", "128xf32") for word in ("--input", spec)]
     done = run_cli("bench", built("hand_dynamic"), *inputs, *QUICK, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: --input=@x.npy: the file holds no array, as numpy writes them (")
+    assert done.stderr.startswith("tracemap: error: dyn: argument x (tensor<?x?xf32>) cannot be read from x.npy: it")
     assert done.stderr.count("\n") == 1
 
 
