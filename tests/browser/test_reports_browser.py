@@ -22,6 +22,7 @@ from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.map.model import SourceFile
 from tracemap.reports.html import write_page
+from tracemap.reports.page.model import OpRow
 
 
 @pytest.fixture(scope="module")
@@ -229,15 +230,14 @@ def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, sm
 def test_forward_and_backward_follow_the_total_where_ops_say_their_pass(
     open_page: Open, small: Path, tmp_path: Path
 ) -> None:
-    """A page whose rows of ops have one more field."""
+    """A page whose ops have passes."""
+    place = OpRow.__struct_fields__.index("pass_name")
     passes = {"op2": "forward", "op3": "backward", "op5": "forward"}
 
     def with_passes(match: re.Match[str]) -> str:
         data = json.loads(zlib.decompress(base64.b64decode(match[1])))
-        if "fields" in data:
-            data["fields"]["OpRow"].append("pass")
         for row in data.get("ops", ()):
-            row.append(passes.get(row[0], ""))
+            row[place] = passes.get(row[0], "")
         return match[0].replace(match[1], base64.b64encode(zlib.compress(json.dumps(data).encode())).decode())
 
     text = re.sub(r'class="data">(.*?)</script>', with_passes, small.read_text(encoding="utf-8"))
