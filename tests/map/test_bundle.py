@@ -110,7 +110,7 @@ def test_maps_of_other_versions_and_damaged_maps_are_rejected(tmp_path: Path) ->
     (bundle.path / "map.json").write_text("{")
     with pytest.raises(BundleInvalid, match="not JSON"):
         load(bundle.path)
-    with pytest.raises(BundleInvalid, match="not a tracemap bundle"):
+    with pytest.raises(BundleInvalid, match="is a folder, but not a bundle, since it has no map"):
         load(tmp_path)
 
 
