@@ -138,9 +138,9 @@ def test_runs_of_several_functions_name_them_all(multifunc: Path, tmp_path: Path
     assert (together["run"]["functions"], together["run"]["iterations"]) == (["encode", "decode"], 6)
     measured = [json_cli("attribute", run, "--map", multifunc)["metrics"][0]["measured"] for run in runs]
     assert together["metrics"][0]["measured"] == sum(measured)
-    assert ": function encode, device" in check_cli("attribute", runs[0], runs[2], "--map", multifunc)
+    assert ": encode on local-task," in check_cli("attribute", runs[0], runs[2], "--map", multifunc)
     text = check_cli("attribute", *runs, "--map", multifunc, "--html", tmp_path / "page.html")
-    assert ": functions encode, decode, device" in text
+    assert ": encode, decode on local-task," in text
     assert "encode, decode" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -129,7 +129,9 @@ def print_message(text: str) -> None:
 
 def print_next(*words: object) -> None:
     """Print the command that most users need next, on standard error; paths below the working folder are relative."""
-    here = os.getcwd() + os.sep  # noqa: PTH109 - a prefix of strings, not a path
+    here = ""
+    with suppress(OSError):  # the folder was deleted
+        here = os.getcwd() + os.sep  # noqa: PTH109 - a prefix of strings, not a path
     print_message(f"next: tracemap {shlex.join(str(word).removeprefix(here) for word in words)}")
 
 
