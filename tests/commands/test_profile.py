@@ -30,7 +30,7 @@ def test_a_model_becomes_a_page_twice_in_a_row(tmp_path: Path) -> None:
     for count in (1, 2):
         lines = profiled(MLP, cwd=tmp_path)
         assert len(lines) <= 20
-        assert re.match(r"elapsed \S+ \S+ \(median; mean .*: kernels \d+ %", lines[0])
+        assert re.match(r"elapsed \S+ \S+ per invocation \(mean; median .*: kernels \d+ %", lines[0])
         costs = [line for line in lines if line.startswith("hand_mlp.mlir:")]
         assert [costs[0].split()[1], costs[0].split()[-1]] == ["linalg.matmul", "mlp_dispatch_0_matmul_32x256x784_f32"]
         assert len(costs) == 5

@@ -289,3 +289,35 @@ def test_a_program_for_several_devices_is_refused(tmp_path: Path) -> None:
     assert "ModelInvalid" in done.stderr
     assert "written for several devices (as by jax.shard_map)" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+SCRIPT = """
+import functools, sys
+import jax, jax.numpy as jnp
+
+@functools.partial(jax.jit, donate_argnums=0)
+def step(x, w):
+    return x - 0.1 * jax.grad(lambda x: (jnp.tanh(x @ w) ** 2).sum())(x)
+
+@jax.jit
+def evaluate(x):
+    for _ in range(30):  # compiles longer than it runs
+        x = jnp.sin(x) + 1
+    return x.sum()
+
+x, w = jnp.ones((512, 512)), jnp.ones((512, 512))
+for _ in range(int(sys.argv[1])):
+    x = step(x, w)
+print(evaluate(x[:2, :2]))
+"""
+
+
+def test_the_most_expensive_function_of_a_script_is_profiled(tmp_path: Path) -> None:
+    """Time of compiling does not count, and only the script's own lines are sources."""
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    words = [sys.executable, "-m", "tracemap", "profile", "--seconds", "0.2", "train.py", "3", "--top"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "tracemap: --top is passed to train.py; put options of profile before the script's name" in done.stderr
+    assert "The script also calls evaluate (1 call); SCRIPT:FUNCTION profiles one of them." in done.stdout
+    assert "Page: train-step.html" in done.stdout
+    assert [path.name for path in (tmp_path / "train-step.tracemap" / "source" / "python").iterdir()] == ["0-train.py"]

@@ -138,7 +138,7 @@ def test_residual_rows_say_why(page: Page) -> None:
     assert [(row.reason, row.amounts[CPU]) for row in page.data.unattributed] == [
         ("submission-and-queue", 9),
     ]
-    assert page.data.unattributed[0].text == "queue: work was submitted, but no dispatch was running"
+    assert page.data.unattributed[0].text == "queue: a submission had started, but none of its dispatches was running"
     assert page.data.diagnostics[0] == Diagnostic("odd", "something is odd")
     assert [diagnostic.slug for diagnostic in page.data.diagnostics[1:]] == ["load-time-not-measured"]
 

@@ -147,7 +147,7 @@ def test_three_notes_are_printed_and_the_rest_on_request() -> None:
 def test_the_table_alone() -> None:
     out = io.StringIO()
     costs = attribution(GRAPH, TOTALS, executes=EXECUTES)
-    print_costs(MapCosts(GRAPH, costs), costs, out, AttributeOptions(), table_only=True)
+    print_costs(MapCosts(GRAPH, costs), costs, out, AttributeOptions(by="op"), table_only=True)
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("op ")
     assert len(lines) == 1 + len(rows_of(attributed_text(), "Ops by cpu_ns"))

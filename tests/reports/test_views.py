@@ -255,7 +255,7 @@ def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, rec
     assert "~" not in text
     alone = check_cli("attribute", runs[0], "--map", built("hand_multifunc"))
     assert "median cpu" in alone
-    assert "(median; mean " in alone
+    assert " per invocation (mean; median " in alone
     head, *_ = printed_table(check_cli("attribute", *words, "--by", "site"), "Dispatch sites by ")
     of_one = [name for name in head if name.startswith(("p50 ", "p10 ", "p90 "))]
     assert of_one

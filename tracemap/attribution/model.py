@@ -41,7 +41,7 @@ UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
     UnattributedReason.TRANSFER: "copies and fills that belong to no op",
     UnattributedReason.MEMORY: "allocation and release of transient buffers",
-    UnattributedReason.QUEUE: "queue: work was submitted, but no dispatch was running",
+    UnattributedReason.QUEUE: "queue: a submission had started, but none of its dispatches was running",
     UnattributedReason.KERNEL_OVERHEAD: "kernel code that belongs to no op: prologue, and code outside the ops' loops",
     UnattributedReason.OUTSIDE_KERNELS: "samples outside kernels: the runtime, waiting for work",
     UnattributedReason.OUTLIERS: "outliers: time above the outlier threshold (preemption, noise)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import webbrowser
@@ -16,12 +17,13 @@ import click
 from tracemap.commands.framework import SCRIPT, options_command
 from tracemap.commands.record import record
 from tracemap.commands.runs import BundleAttribution, check_outputs, default_page, excerpts, open_and_join_runs
-from tracemap.commands.streams import show_phases
+from tracemap.commands.streams import print_warning, show_phases
 from tracemap.core.errors import ModelUnreadable, TracemapError, UsageInvalid
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.options.compile import BuildOptions
 from tracemap.options.measure import ProfileOptions, RecordOptions, call_of
+from tracemap.options.option import declared_options
 from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ def _profile_script(script: Path, function: str, options: ProfileOptions, progre
     from tracemap.commands.build import build_imported
     from tracemap.frontends.imported import ImportedModel
     from tracemap.frontends.scripts import ScriptCapture, run_script
+    from tracemap.map.bundle import SUFFIX
 
     if not script.is_file():
         raise ModelUnreadable(f"{script}: there is no such file")
@@ -155,7 +158,9 @@ def _profile_script(script: Path, function: str, options: ProfileOptions, progre
         raise first.found
     if not isinstance(first.found, ImportedModel):
         return profile_bundle(first.found, options, progress, names)
-    asked = BuildOptions(device=options.device, source_roots=options.source_roots)
+    name = first.name if first.name == script.stem else f"{script.stem}-{first.name}"  # other scripts have others
+    target = Path(re.sub(r"[^\w.-]", "_", name) + SUFFIX)
+    asked = BuildOptions(device=options.device, source_roots=options.source_roots, output=target)
     return profile_bundle(build_imported(first.found, asked, (script.parent,), progress), options, progress, names)
 
 
@@ -201,6 +206,10 @@ def command(target: str, options: ProfileOptions) -> None:
       tracemap profile --open train.py --steps 3
       tracemap profile train.py:train_step
     """
+    if is_script(target):
+        own = {name for declared in declared_options(ProfileOptions) for name in declared.names}
+        for word in own.intersection(word.partition("=")[0] for word in options.flags):
+            print_warning(f"tracemap: {word} is passed to {target}; put options of profile before the script's name")
     with show_phases("profile") as progress:
         found = profile(target, options, progress)
     print_profile(found, options.top, sys.stdout)
@@ -216,7 +225,7 @@ def print_profile(found: Profile, top: int, out: TextIO) -> None:
     attributed = found.attributed
     print_summary(attributed.costed, attributed.attribution, out, top)
     if found.others:
-        out.write(f"The script also calls {', '.join(found.others)}.\n")
+        out.write(f"The script also calls {', '.join(found.others)}; SCRIPT:FUNCTION profiles one of them.\n")
     out.write(f"Page: {found.page}\n")
     bundle = str(attributed.bundle.path)
     if line := helper_line(attributed.costed, attributed.metric):

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from tracemap.core.errors import ProgramFailed, TracemapError, UsageInvalid
 from tracemap.core.units import join_names
 from tracemap.frontends.imported import OWN_FOLDER, ImportedModel
@@ -34,7 +36,7 @@ class CapturedProgram:
     """A program of a script.
 
     `found`: the imported model, the bundle that the script built, or the error of the import. `seconds`: the time of
-    its calls without the first, which compiles; that of the first if there is only one.
+    its calls without that of compiling.
     """
 
     name: str
@@ -45,7 +47,7 @@ class CapturedProgram:
     def add_call(self, seconds: float) -> None:
         """Count a call."""
         self.calls += 1
-        self.seconds = seconds if self.calls <= 2 else self.seconds + seconds
+        self.seconds += seconds
 
 
 @dataclass(slots=True)
@@ -135,7 +137,10 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 def _jitted_functions(capture: ScriptCapture) -> Iterator[None]:
     """Capture the outermost calls of functions that `jax.jit` returns."""
     import jax
+    from jax.extend import source_info_util
 
+    for folder in (OWN_FOLDER, Path(click.__file__).parent, Path(runpy.__file__)):
+        source_info_util.register_exclusion(str(folder))  # their frames are around the script, not in it
     jit = jax.jit
 
     @functools.wraps(jit)
@@ -169,9 +174,11 @@ class _Jitted:
         if self._program is None:
             self._program = _captured(self._jitted, arguments, keywords)
             self._capture.programs.append(self._program)
-        begin = time.monotonic()
-        result = jax.block_until_ready(self._jitted(*arguments, **keywords))
-        self._program.add_call(time.monotonic() - begin)
+        with _compile_seconds() as compiling:
+            begin = time.monotonic()
+            result = jax.block_until_ready(self._jitted(*arguments, **keywords))
+            elapsed = time.monotonic() - begin
+        self._program.add_call(max(0.0, elapsed - sum(compiling)))
         return result
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - JAX's
@@ -179,6 +186,24 @@ class _Jitted:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401 - as for functions
         return self if instance is None else types.MethodType(self, instance)
+
+
+@contextmanager
+def _compile_seconds() -> Iterator[list[float]]:
+    """Collect the times in which JAX traces, lowers and compiles."""
+    from jax import monitoring
+
+    seconds: list[float] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event.startswith("/jax/core/compile/"):
+            seconds.append(duration)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
 
 
 def without_capture(program: object) -> object:

@@ -233,6 +233,8 @@ def kernel_lines(graph: TraceGraph, kernel: Kernel) -> KernelLines:
 _POSITION = re.compile(r"(?:(?P<file>.+?):)?(?P<line>\d{1,18})(?::(?P<column>\d{1,18}))?", re.DOTALL)
 _NUMBERED = re.compile(r"(op|site)(\d{1,18})", re.ASCII)
 _MAX_QUOTED = 400
+_NEAR_LINES: Final = 3
+"""Distance up to which the nearest line with ops takes the place of the line that was asked for."""
 
 Texts = Callable[[SourceFile], str]
 """Reads the text of a source file of the map."""
@@ -399,7 +401,7 @@ class _Position:
         """The nearest line with ops; of two, the upper one, since a long operation begins on its first line.
 
         Raises:
-            QueryInvalid: the map does not have the file, or the caller wants an error.
+            QueryInvalid: the map does not have the file, no near line has ops, or the caller wants an error.
         """
         quoted, lines = start_of(self.what, _MAX_QUOTED), self._ops_by_line
         if not lines:
@@ -417,7 +419,7 @@ class _Position:
             f"{quoted}: no op of the map begins on this line; the nearest line with ops is {place} "
             f"({join_names(ops, most=2)})"
         )
-        if fail:
+        if fail or abs(line - self.line) > _NEAR_LINES:
             raise QueryInvalid(f"{sentence}: ask for {place}")
         return Target(tuple(op.id for op in lines[line]), (), self.file, line, sentence)
 

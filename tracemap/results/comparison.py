@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 from tracemap.compare import model as compared
@@ -97,6 +98,16 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         """Extend a comparison with its paths and options."""
         fields = {name: getattr(comparison, name) for name in compared.Comparison.__struct_fields__}
         return cls(**fields, paths=(before, after), options=options)
+
+    def __str__(self) -> str:
+        from tracemap.reports.terminal.diff import print_diff
+
+        out = StringIO()
+        print_diff(self, out, self.options or DiffOptions())
+        return out.getvalue().rstrip()
+
+    def __repr__(self) -> str:
+        return f"Comparison({plural(len(self.findings), 'finding')}, {plural(len(self.ops), 'op')})"
 
     def op(self, what: str) -> compared.OpDifference:
         """Find an op by its id after the change, such as `op12`, or else by its id before the change.

@@ -146,7 +146,7 @@ def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
     elif isinstance(median_ns, Unknown):
         time = f"{format_ns(mean_ns)} per invocation (mean)"
     else:
-        time = f"{format_ns(median_ns)} (median; mean {format_ns(mean_ns)})"
+        time = f"{format_ns(mean_ns)} per invocation (mean; median {format_ns(median_ns)})"
     if isinstance(elapsed_ns, Unknown) or not elapsed_ns or run.elapsed == UNKNOWN_PARTS:
         explained = elapsed_breakdown_text(attribution)
     else:

@@ -12,6 +12,7 @@ from typing import Final
 from tracemap.attribution.model import Attribution
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import natural_sort_key, plural_of
+from tracemap.map.query import PASSES
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.views.costs import SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
@@ -85,7 +86,7 @@ def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) 
     """Make the view of `options.by`, and select its rows and columns.
 
     Raises:
-        UsageInvalid: the view lacks a named column.
+        UsageInvalid: the view lacks a named column, or there is no pass of a name.
     """
     by = options.by or _default_view(costed, options)
     view = VIEWS[by](costed, costs)
@@ -93,6 +94,9 @@ def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) 
     for name in filter(None, (name for name, _ in filters)):
         _column(view, name)  # reject unknown columns even without rows
     passes = () if by == PASS.key else tuple(pattern for name, pattern in filters if name == PASS.key)
+    for pattern in passes:
+        if not any(fnmatchcase(name, pattern) for name in (*PASSES, "")):
+            raise UsageInvalid(f"--filter pass={pattern}: the passes are {', '.join(PASSES)}, and empty for none")
     matching = VIEWS[by](replace(costed, passes=passes), costs).rows if passes else view.rows
     for name, pattern in filters:
         if name != PASS.key or not passes:
