@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built, Recorded
-from tests.support import check_cli, command_line, run_cli
+from tests.support import SAMPLES, check_cli, command_line, run_cli
 from tracemap.core import files as outputs
 from tracemap.core.errors import TargetExists, TargetUnwritable, UsageInvalid
 from tracemap.core.files import READER_S, check_file, check_files, write_text
@@ -122,7 +122,7 @@ def test_a_dash_is_standard_output(built: Built, recorded: Recorded, tmp_path: P
     assert page.endswith("</html>\n")
     assert check_cli("report", bundle, run, "-o", "-", cwd=tmp_path) == page
     assert check_cli("record", bundle, "--iterations", "1", "-o", "-", cwd=tmp_path).startswith("kind,")
-    done = run_cli("build", "-o", "-", run, cwd=tmp_path)
+    done = run_cli("build", "-o", "-", SAMPLES / "models" / "hand_mlp.mlir", cwd=tmp_path)
     assert done.returncode == 2
     assert "a bundle is a folder" in done.stderr
     assert list(tmp_path.iterdir()) == []

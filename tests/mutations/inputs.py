@@ -175,6 +175,7 @@ def _make_texts(folder: Path) -> None:
     """What stands in larger files, or is printed by programs, alone: these are read in far less than a millisecond."""
     (folder / LOCATIONS).write_text(_LOCATIONS, encoding="utf-8")
     (folder / SPECS).write_text(_SPECS, encoding="utf-8")
+    np.save(folder / "file.npy", np.ones(2, np.complex64))
     row = {"name": "f", "run_type": "iteration", "iterations": 7, "real_time": 1.5, "time_unit": "us"}
     report = {"context": {"date": "now"}, "benchmarks": [row, {"run_type": "aggregate", "real_time": 2}]}
     (folder / BENCHMARK).write_text(json.dumps(report), encoding="utf-8")

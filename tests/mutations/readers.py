@@ -289,7 +289,8 @@ def _read_specs(folder: Path, _dice: random.Random) -> None:
         kind, _, spec = line.partition("\t")
         return given_inputs(Function("f", (Argument("a", kind, False),)), (spec,))
 
-    _each_line(folder / inputs.SPECS, read)
+    with contextlib.chdir(folder):  # a spec names a file in it
+        _each_line(folder / inputs.SPECS, read)
 
 
 def _read_benchmark(folder: Path, _dice: random.Random) -> None:
