@@ -289,3 +289,21 @@ def test_damaged_images_end_in_an_image_or_one_sentence(built: Built, tmp_path: 
         except ModuleInvalid:
             refused += 1
     assert refused < 300
+
+
+POOL = """!in = !torch.vtensor<[1,64,16,16],f32>
+!out = !torch.vtensor<[1,64,1,1],f32>
+func.func @pool(%x: !in) -> !out attributes {torch.onnx_meta.opset_version = 17 : si64} {
+  %relu = torch.operator "onnx.Relu"(%x) : (!in) -> !in
+  %pool = torch.operator "onnx.GlobalAveragePool"(%relu) : (!in) -> !out
+  return %pool : !out
+}
+"""
+
+
+def test_a_step_without_location_belongs_to_the_op_around_it(tmp_path: Path) -> None:
+    """IREE's importer of ONNX drops the location of the sum in a pooling, which is nearly all of the work."""
+    graph = built_graph(POOL, tmp_path)
+    (pool,) = (op.id for op in graph.ops if op.name.endswith("GlobalAveragePool"))
+    sums = [step for kernel in graph.kernels for step in kernel.steps if step.op_name == "arith.addf"]
+    assert [step.ops for step in sums] == [(pool,)]

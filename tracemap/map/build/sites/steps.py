@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from tracemap.core.units import UNKNOWN
+from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.attributes import is_conversion
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.executables import KernelText, LocatedStep
@@ -40,6 +40,8 @@ _NO_EVIDENCE = frozenset(
     """.split()
 )
 """Operations whose locations are no evidence: constants that sites share, bindings, shapes, and the kernel itself."""
+
+_NO_OWN_WORK = _NO_EVIDENCE | {"linalg.index", "linalg.yield"}
 
 Translation = Mapping[OpId, tuple[OpId, ...]]
 """Ops of the site whose locations the kernel kept -> the corresponding ops at another site."""
@@ -93,7 +95,7 @@ def add_steps(
                 steps, stand_ins, {member.op for site in kernel_sites for member in site.members}
             )
         steps = _assign_unlocated(steps, unlocated, [ordinals[site] for site in kernel.sites])
-        steps = assign_storage_conversions(steps, unlocated.conversions)
+        steps = assign_storage_conversions(_assign_to_enclosing(steps), unlocated.conversions)
         return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
@@ -108,6 +110,20 @@ def _steps(
     return tuple(
         KernelLine(step.line, step.op_name, _at_all_sites(ops, translations), step.parent, step.takes)
         for step, ops in zip(text.steps, located_ops, strict=True)
+    )
+
+
+def _assign_to_enclosing(steps: Sequence[KernelLine]) -> tuple[KernelLine, ...]:
+    """Assign the remaining steps in a region to the op of the step around it, if that is a single one.
+
+    Importers drop locations in the bodies of reductions: torch-mlir that of the sum in a pooling.
+    """
+    ops_at: dict[Integer, tuple[OpId, ...]] = {step.line: step.ops for step in steps}
+    return tuple(
+        structs.replace(step, ops=ops_at.get(step.parent, ()))
+        if not step.ops and step.op_name not in _NO_OWN_WORK and len(ops_at.get(step.parent, ())) == 1
+        else step
+        for step in steps
     )
 
 
