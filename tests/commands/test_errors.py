@@ -737,6 +737,12 @@ def wrong(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 RECORD = "record b.tracemap"
 WRONG = {
+    # commands and options
+    "build m.mlir --iree-opt-level=O3 -o x": "No such option '--iree-opt-level'; IREE's flags go after `--`: "
+    "tracemap build m.mlir -o x -- --iree-opt-level=O3",
+    "profile --iree-opt-level O3 m.mlir -- -v": "`--`: tracemap profile m.mlir -- --iree-opt-level O3 -v",
+    f"{RECORD} --task_topology_group_count=1": "`--`: tracemap record b.tracemap -- --task_topology_group_count=1",
+    "profil m.mlir": "No such command 'profil'; did you mean profile? See tracemap --help",
     # models
     "build broken.onnx": "is no ONNX model, or a damaged one (at byte 29); export or download it again",
     "build cut.onnx": "is a truncated ONNX model, or none: it ends at byte 25; export or download it again",
