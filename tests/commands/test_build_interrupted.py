@@ -87,12 +87,12 @@ NEEDS_VALUE = "--iree-llvmcpu-target-cpu-features"
 
 def test_a_flag_that_lacks_its_value_is_named_and_takes_no_flag_of_ours(tmp_path: Path) -> None:
     words = ("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", "m.tracemap", "--", NEEDS_VALUE)
-    said = refused("model-invalid", *words, cwd=tmp_path)
+    said = refused("usage-invalid", *words, cwd=tmp_path)
     assert f"for the {NEEDS_VALUE} option: requires a value!" in said
 
 
 def test_a_flag_that_lacks_its_value_is_named_by_the_python_api(tmp_path: Path) -> None:
-    with pytest.raises(ModelInvalid, match=f"{NEEDS_VALUE} option: requires a value!"):
+    with pytest.raises(UsageInvalid, match=f"{NEEDS_VALUE} option: requires a value!"):
         tracemap.build(SAMPLES / "models" / "hand_mlp.mlir", tmp_path / "m.tracemap", flags=[NEEDS_VALUE])
     assert list(tmp_path.iterdir()) == []
 

@@ -135,9 +135,22 @@ def test_build_of_a_module_whose_name_is_no_files_name(name: str, tmp_path: Path
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["m.mlir"]
 
 
-def test_build_with_a_flag_that_the_compiler_does_not_know(tmp_path: Path) -> None:
-    said = refused("model-invalid", "build", MLP, "-o", "m.tracemap", "--", "--no-such-flag=1", cwd=tmp_path)
-    assert "no-such-flag" in said
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [
+        ("--iree-nonsense=1", "Unknown command line argument '--iree-nonsense=1'."),
+        ("--iree-opt-level=O9", "'O9' value not a valid optimization level"),
+        ("--iree-llvmcpu-target-cpu=pentium99", "'pentium99' is not a recognized processor for this target"),
+    ],
+)
+def test_build_with_a_flag_that_the_compiler_rejects(flag: str, complaint: str, tmp_path: Path) -> None:
+    """Also flags that only code generation rejects: the flag is to blame, not the model."""
+    words = ("build", MLP, "-o", "m.tracemap", "--", "--iree-opt-data-tiling", flag)
+    said = refused("usage-invalid", *words, cwd=tmp_path)
+    assert said.startswith(f"iree-compile rejects {flag}: ")
+    assert said.count(complaint) == 1
+    assert "\n" not in said
+    assert "--help" not in said
 
 
 def test_build_does_not_overwrite(tmp_path: Path) -> None:
@@ -737,6 +750,12 @@ def wrong(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 RECORD = "record b.tracemap"
 WRONG = {
+    # commands and options
+    "build m.mlir --iree-opt-level=O3 -o x": "No such option '--iree-opt-level'; IREE's flags go after `--`: "
+    "tracemap build m.mlir -o x -- --iree-opt-level=O3",
+    "profile --iree-opt-level O3 m.mlir -- -v": "`--`: tracemap profile m.mlir -- --iree-opt-level O3 -v",
+    f"{RECORD} --task_topology_group_count=1": "`--`: tracemap record b.tracemap -- --task_topology_group_count=1",
+    "profil m.mlir": "No such command 'profil'; did you mean profile? See tracemap --help",
     # models
     "build broken.onnx": "is no ONNX model, or a damaged one (at byte 29); export or download it again",
     "build cut.onnx": "is a truncated ONNX model, or none: it ends at byte 25; export or download it again",

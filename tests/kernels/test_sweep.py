@@ -263,7 +263,7 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--config", f"tiles={'9' * 5000}"], "not a configuration; pass `default`, or tiles="),
         (["--tag", "Verification=SUCCESS"], "every sweep has a column of this name"),
         (["--tag", "Operation=mine"], "every sweep has a column of this name"),
-        (["--", "--nosuchflag"], "rejects the flags: Unknown command line argument '--nosuchflag'. Did you mean"),
+        (["--", "--nosuchflag"], "rejects --nosuchflag: Unknown command line argument '--nosuchflag'. Did you mean"),
         (["--", "--iree-opt-level=O9"], "not a valid optimization level"),
         (["--", "--version"], "only prints something and compiles nothing"),
     ],

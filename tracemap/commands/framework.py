@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from tracemap.commands.streams import be_quiet, be_verbose
+from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.options.option import FLAGS_AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
 
@@ -141,6 +144,22 @@ def _place_of_script(words: Sequence[str]) -> int | None:
     return next((index for index, word in enumerate(words) if SCRIPT.fullmatch(word)), None)
 
 
+_FLAGS_OF_IREE: Final = {
+    "flags": re.compile(r"--?(?:iree|mlir|llvm|x86)-"),
+    "runtime_flags": re.compile(r"--(?:task|device|benchmark)_"),
+}
+"""Start of a flag of IREE's programs, which the user may have written before `--`, by the option that takes it."""
+
+
+def _with_flags_at_end(words: Sequence[str], flag: re.Pattern[str], flags: Sequence[str]) -> str:
+    """The command to type, with IREE's flags and their values after `--`; `flags`: those that are there already."""
+    own, misplaced = list[str](), list[str]()
+    for before, word in pairwise(["", *words]):
+        is_value = flag.match(before) and "=" not in before and word.isalnum()
+        (misplaced if flag.match(word) or is_value else own).append(word)
+    return shlex.join([*own, FLAGS_AFTER_DASHES, *misplaced, *flags])
+
+
 class _OptionsCommand(click.Command):
     """A command whose options become one record; one option may take all words after the first `--`."""
 
@@ -158,7 +177,17 @@ class _OptionsCommand(click.Command):
         elif self.flags_option is not None and FLAGS_AFTER_DASHES in args:
             index = args.index(FLAGS_AFTER_DASHES)
             args, flags = args[:index], args[index + 1 :]
-        rest = super().parse_args(context, args)
+        words = list(args)  # click empties its list
+        try:
+            rest = super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            flag = None if self.flags_option is None else _FLAGS_OF_IREE[self.flags_option.name]
+            if flag is None or not flag.match(error.option_name):
+                raise
+            command = _with_flags_at_end([*context.command_path.split(), *words], flag, flags)
+            raise UsageInvalid(
+                f"{context.command_path}: No such option '{error.option_name}'; IREE's flags go after `--`: {command}"
+            ) from error
         if self.flags_option is not None:
             context.params[self.flags_option.name] = tuple(flags)
         return rest

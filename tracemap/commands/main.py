@@ -35,6 +35,7 @@ from tracemap.core.process.signals import (
     run_exit_handlers,
 )
 from tracemap.core.sanitize import for_terminal
+from tracemap.core.units import suggest_names
 
 # ---- shell limits
 #
@@ -128,6 +129,16 @@ class CommandGroup(click.Group):
         command = importlib.import_module(f"tracemap.commands.{name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for an unknown one, suggest similar names, which click does only for imported commands."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            message = error.message.rstrip(".") + suggest_names(args[0], COMMANDS)
+            raise click.UsageError(message, context) from error
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table above."""

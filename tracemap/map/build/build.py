@@ -20,7 +20,7 @@ from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.text_checks import TOO_DEEP
-from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error
+from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error, flags_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
 from tracemap.map.build.compiler.remarks import PrintedRemark
@@ -237,10 +237,14 @@ class _Build:
         return structs.replace(place_remarks(remarks, graph), diagnostics=tuple(diagnostics))
 
     def _rejection(self, error: TracemapError) -> TracemapError:
-        """iree-compile's own error for the model's file; `error` if it has none."""
+        """iree-compile's own error for the flags or for the model's file; `error` if it has none."""
         # For too deep models the compiler would crash, and a limit is not the model's fault.
         if isinstance(error, SystemLimit) or TOO_DEEP in str(error):
             return type(error)(f"{self._request.file_name}: cannot be compiled: {error}")
+        if self._request.compiler is None and (
+            rejected := flags_error(self._compiler, self._request.options.flags, self._folder)
+        ):
+            return rejected
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
         reported = compile_error(self._compiler, copy, self._folder / "unused.vmfb")

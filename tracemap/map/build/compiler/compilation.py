@@ -19,7 +19,13 @@ from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.map.build.compiler.failure_messages import compiler_error, failure_message, missing_library_message
+from tracemap.map.build.compiler.failure_messages import (
+    compiler_error,
+    failure_message,
+    flags_complaint,
+    is_ended_from_outside,
+    missing_library_message,
+)
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
 from tracemap.map.bundle_documents import CompileTimes
@@ -114,10 +120,6 @@ def _cpu_ns(pid: int) -> Integer:
 #
 # Checks once whether iree-compile accepts flags, so that many compilations need not fail for them.
 
-_TRY = re.compile(r"\s*Try: '.*'")
-_MOST = 400
-
-
 def check_flags(flags: Sequence[str]) -> None:
     """Reject flags that iree-compile does not know, flags with invalid values, and flags that only print something.
 
@@ -132,10 +134,7 @@ def check_flags(flags: Sequence[str]) -> None:
         if result.returncode < 0:
             raise compiler_error(UsageInvalid, result.returncode, result.stderr, "with these flags ")
         if result.returncode != 0:
-            complaint = " ".join(
-                _TRY.sub("", line.removeprefix("iree-compile: ")) for line in result.stderr.splitlines()
-            )
-            raise UsageInvalid(f"iree-compile rejects the flags: {complaint[:_MOST] or 'it does not say why'}")
+            raise UsageInvalid(f"iree-compile rejects {flags_complaint(flags, result.stderr)}")
         if not target.is_file():
             raise UsageInvalid("with these flags iree-compile only prints something and compiles nothing; omit them")
 
@@ -453,3 +452,28 @@ def compile_error(compiler: Compiler, model: Path, output: Path) -> TracemapErro
     """iree-compile's own error for a model, with line and caret; None if it accepts the model."""
     result = run_tool([compiler.program, model, "-o", output, *compiler.flags_to_run])
     return None if result.returncode == 0 else compiler_error(ModelInvalid, result.returncode, result.stderr)
+
+
+_SMALL_MODEL = """func.func @sum(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %sum = arith.addf %x, %x : tensor<4xf32>
+  return %sum : tensor<4xf32>
+}
+"""
+
+
+def flags_error(compiler: Compiler, flags: Sequence[str], folder: Path) -> UsageInvalid | None:
+    """The error for flags if iree-compile does not even compile a small model with them; None if it does.
+
+    Args:
+        compiler: the compiler with all flags.
+        flags: those of the user.
+        folder: folder for the model.
+    """
+    if not flags:
+        return None
+    source = folder / "sum.mlir"
+    source.write_text(_SMALL_MODEL, encoding="utf-8")
+    result = run_tool([compiler.program, source, "-o", source.with_suffix(".vmfb"), *compiler.flags_to_run])
+    if result.returncode == 0 or is_ended_from_outside(result.returncode):
+        return None
+    return UsageInvalid(f"iree-compile rejects {flags_complaint(flags, result.stderr)}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import resource
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tracemap.core.errors import SystemLimit, TracemapError
+from tracemap.core.errors import SystemLimit, TracemapError, start_of
 from tracemap.core.toolchain import signal_text
 from tracemap.core.units import plural
 
@@ -50,6 +50,40 @@ def failure_message(status: int, output: str) -> str:
         else ""
     )
     return f"iree-compile failed (status {status}):{hint}\n{text or 'it printed nothing'}"
+
+
+def is_ended_from_outside(status: int) -> bool:
+    """Whether a limit, the system or the user ended the compiler, so that neither model nor flags are to blame."""
+    return -status in _LIMIT_SIGNALS | _KILL_SIGNALS
+
+
+def flags_complaint(flags: Sequence[str], output: str) -> str:
+    """The flags that the compiler complains about, and its complaint in one line, which says nothing twice.
+
+    >>> flags_complaint(["-O1", "--cpu=p9"], "'p9' is no processor\\n'p9' is no processor\\nLLVM ERROR: unknown")
+    "--cpu=p9: 'p9' is no processor; LLVM ERROR: unknown"
+    """
+    lines = _TRY.sub("", output.partition("Stack dump:")[0]).splitlines()
+    names = {flag: [part for part in flag.split("=", 1) if len(part) > 1] for flag in flags}
+    said: dict[str, None] = {}
+    skipping = False
+    for line in _without_operations(line for line in lines if line.strip() and not _STACK_LINE.match(line)):
+        if start := _MESSAGE_START.match(line):
+            skipping = start[0].endswith((": warning: ", ": note: "))
+        names_flag = any(part in line for parts in names.values() for part in parts)
+        if not skipping or names_flag or _COMPLAINT.match(line):
+            said[start_of(_PROGRAM.sub("", line).strip(), _MAX_COMPLAINT)] = None
+    text = start_of(_JOINED.sub("; ", "\n".join(said)).replace("\n", " "), _MAX_LINE)
+    blamed = [flag for flag, parts in names.items() if any(part in text for part in parts)]
+    return f"{' '.join(blamed or flags)}: {text or 'it does not say why'}"
+
+
+_TRY: Final = re.compile(r"\s*(?:Try|See): .*(?:--help'?)")
+_COMPLAINT: Final = re.compile(r"LLVM ERROR|ERROR: ")
+_PROGRAM: Final = re.compile(r"^(?:iree-compile: |(?:\S*\.mlir:\d+:\d+|<unknown>:0): error: )")
+_JOINED: Final = re.compile(r"(?<![.?!:;])\n")
+"""The end of a line that is not the end of a sentence."""
+_MAX_COMPLAINT: Final = 200
 
 
 def _without_operations(lines: Iterable[str]) -> Iterator[str]:
