@@ -13,7 +13,7 @@ from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.shares import SplitInput, Totals
 from tracemap.attribution.weights import Weights
-from tracemap.core.diagnostics import LOAD_TIME, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.diagnostics import LOAD_TIME, SHARES_ESTIMATED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.errors import RunMismatch
 from tracemap.core.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, Integer, format_count, join_names, plural, sum_of
 from tracemap.map.model import Site, TraceGraph
@@ -323,7 +323,7 @@ def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Dia
             f"; in {plural(data_dependent, 'dispatch')} the data decides how often code runs, and the intervals cover "
             "all cases"
         )
-    yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
+    yield Diagnostic(SHARES_ESTIMATED, f"{text}. Record with --sample to measure them")
 
 
 # ---- unattributed costs

@@ -39,6 +39,9 @@ TRANSFERS_UNTIMED: Final = "transfers-untimed"
 LOAD_TIME: Final = "load-time-not-measured"
 """Dispatches ran when the module was loaded, which the run does not measure."""
 
+SHARES_ESTIMATED: Final = "shares-are-estimates"
+"""The shares of ops within kernels are estimated from machine code or rooflines."""
+
 WINDOW: Final = "window"
 """The result covers only some of the run's invocations."""
 

@@ -20,7 +20,7 @@ from tracemap.compare.model import (
     match_counts,
     total,
 )
-from tracemap.core.diagnostics import ABOVE_RESULT, Diagnostic
+from tracemap.core.diagnostics import ABOVE_RESULT, SHARES_ESTIMATED, Diagnostic, has_slug
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.map.model import Outcome
 from tracemap.options.results import DiffOptions
@@ -142,6 +142,12 @@ def _print_findings(terminal: Console, comparison: Comparison) -> None:
         say(terminal, f"no significant change (> {comparison.threshold_percent:g} %)")
     for finding in comparison.findings:
         say(terminal, finding_text(finding), "bold")
+    if comparison.findings and comparison.kernels and has_slug(comparison.diagnostics, SHARES_ESTIMATED):
+        say(
+            terminal,
+            "costs of ops within kernels whose code changed are estimates; the intervals do not cover their errors: "
+            "record both sides with --sample before you act on one",
+        )
 
 
 def finding_text(finding: Finding) -> str:
