@@ -578,7 +578,7 @@ def test_times_have_one_basis(built: Built, tmp_path: Path) -> None:
     assert (made["basis"], made["drift"]["ratio"], made["findings"]) == ("corrected", 2.0, [])
     assert {metric["whole"]["change"] for metric in made["metrics"] if metric["name"] == "cpu_ns"} == {0}
     # Costs are split in whole nanoseconds of a run, and amounts are for 1000 invocations.
-    assert max(abs(amount["change"]) for op in made["ops"] for amount in op["amounts"].values()) <= 150
+    assert max(abs(amount["change"]) for op in made["ops"] for amount in op["amounts"].values()) <= 500
     assert all(op["ratio"]["ratio"] == pytest.approx(1, abs=0.05) for op in made["ops"] if op["ratio"])
     text = check_cli(*words)
     unchanged = made["drift"]["ops"]
@@ -589,7 +589,7 @@ def test_times_have_one_basis(built: Built, tmp_path: Path) -> None:
     raw = json_cli(*words, "--raw")
     assert (raw["basis"], raw["drift"]["ratio"], raw["drift"]["ops"]) == ("raw", 1.0, 0)
     for amount in (amount for op in raw["ops"] for amount in op["amounts"].values()):
-        assert amount["after"] == pytest.approx(2 * amount["before"], abs=150)
+        assert amount["after"] == pytest.approx(2 * amount["before"], rel=1e-3, abs=500)
     assert {finding["kind"] for finding in raw["findings"]} == {"slower"}
     assert {round(finding["median_after"] / finding["median_before"], 1) for finding in raw["findings"]} == {2.0}
     assert "times are as recorded, not corrected for the machine's speed" in check_cli(*words, "--raw")
