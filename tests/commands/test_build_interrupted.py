@@ -14,7 +14,7 @@ import tracemap
 from tests.commands.test_errors import refused
 from tests.commands.test_record import DEADLINE_S, waited_for
 from tests.support import SAMPLES, interruptible, run_cli
-from tracemap.core.errors import ModelInvalid, UsageInvalid
+from tracemap.core.errors import UsageInvalid
 from tracemap.map.build.compiler.compilation import Compiler, check_flags
 from tracemap.map.bundle import load
 
