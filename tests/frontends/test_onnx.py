@@ -148,6 +148,41 @@ def test_what_is_no_model_of_onnx(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("node", "error"),
+    [
+        (
+            ("Frobnicate", ["x"], ""),
+            "bad.onnx: cannot be compiled: node 'blk/n' (Frobnicate of x: 2x3): IREE has no operator Frobnicate, and "
+            "neither has ONNX; check its name, or set its domain",
+        ),
+        (
+            ("MyOp", ["x"], "acme"),
+            "bad.onnx: cannot be compiled: node 'blk/n' (MyOp of x: 2x3): IREE has no operator MyOp of the domain acme",
+        ),
+        (("MatMul", ["x", "x"], ""), "bad.onnx: cannot be compiled: node 'blk/n' (MatMul of x: 2x3, x: 2x3): 'linalg."),
+        (
+            ("Add", ["x", "zz"], ""),
+            "bad.onnx: node 'blk/n' (Add of x: 2x3, zz): no earlier node, input or initializer of the model has the "
+            "name 'zz'; sort its nodes, or export it again",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_node_that_cannot_be_compiled_is_named(node: tuple[str, list[str], str], error: str, tmp_path: Path) -> None:
+    """By the model's file and in its words, not in those of the compiler's dialects."""
+    operator, inputs, domain = node
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
+    made = helper.make_node(operator, inputs, ["y"], name="blk/n", domain=domain)
+    graph = helper.make_graph([made], "bad", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "bad.onnx")
+    done = run_cli("build", "bad.onnx", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"tracemap: error: {error}")
+    assert not (tmp_path / "bad.tracemap").exists()
+
+
 def test_text_may_have_any_name(tmp_path: Path) -> None:
     file = tmp_path / "a.onnx"
     file.write_text("func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n")

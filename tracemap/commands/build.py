@@ -216,7 +216,10 @@ def build_imported(
         keeping=imported.keeping,
         diagnostics=imported.diagnostics,
     )
-    return build_request(request, progress)
+    try:
+        return build_request(request, progress)
+    except ModelInvalid as error:
+        raise ModelInvalid(imported.explain(str(error))) from error
 
 
 def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progress) -> Bundle:

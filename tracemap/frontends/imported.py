@@ -46,7 +46,7 @@ class ImportedModel:
     """An imported model, as MLIR text or bytecode.
 
     `name`: name of the program, used in the names of the model's file and bundle; `keeping`: its inputs and parameters;
-    `text_of`: returns the texts of its Python files.
+    `text_of`: returns the texts of its Python files; `explain`: rewords the compiler's error in the framework's terms.
     """
 
     name: str
@@ -54,6 +54,7 @@ class ImportedModel:
     keeping: CallToKeep = field(default_factory=CallToKeep)
     text_of: Callable[[str], str | None] = no_known_text
     diagnostics: tuple[Diagnostic, ...] = ()
+    explain: Callable[[str], str] = str
 
     @property
     def file_name(self) -> str:

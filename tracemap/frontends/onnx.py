@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -20,9 +23,12 @@ from tracemap.core.errors import (
     ToolMissing,
     check_limits,
     raising_unreadable,
+    start_of,
 )
 from tracemap.core.files import FileFormat, check_is_file, format_of_file
+from tracemap.core.sanitize import for_terminal
 from tracemap.core.toolchain import is_installed
+from tracemap.core.units import plural
 from tracemap.frontends.imported import ImportedModel, as_identifier
 from tracemap.ir.frameworks import import_graph
 from tracemap.map.bundle_documents import CallToKeep
@@ -62,7 +68,11 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
         raise ModelUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except (DecodeError, ValueError) as error:
         raise ModelInvalid(f"{path.name}: is no ONNX model: {error}") from error
-    return _imported(model, path.stem, path.parent, folder, ())
+    try:
+        imported = _imported(model, path.stem, path.parent, folder, ())
+    except ModelInvalid as error:
+        raise ModelInvalid(f"{path.name}: {error}") from error
+    return replace(imported, explain=lambda message: imported.explain(message.replace(imported.file_name, path.name)))
 
 
 _GRAPH: Final = 7
@@ -147,13 +157,78 @@ def _imported(
     upgraded, upgrade_diagnostics = _upgrade_opset(model)
     _name_nodes(upgraded.graph)
     archive = folder / f"{_SCOPE}.irpa"
-    data, importer_warnings = import_graph(_with_shapes(upgraded), _SCOPE, data_folder, archive)
+    inferred = _with_shapes(upgraded)
+    try:
+        data, importer_warnings = import_graph(inferred, _SCOPE, data_folder, archive)
+    except ModelInvalid as error:
+        raise ModelInvalid(_importer_error(inferred, str(error))) from error
     parameters = ((_SCOPE, archive),) if archive.exists() else ()
     keeping = CallToKeep(upgraded.graph.name, inputs, parameters)
     importer_diagnostics = (
         Diagnostic("importer-warned", f"IREE's ONNX importer warns: {text}") for text in importer_warnings
     )
-    return ImportedModel(name, data, keeping, diagnostics=(*upgrade_diagnostics, *importer_diagnostics))
+    diagnostics = (*upgrade_diagnostics, *importer_diagnostics)
+    return ImportedModel(name, data, keeping, diagnostics=diagnostics, explain=partial(_compiler_error, inferred))
+
+
+# ---- errors
+#
+# Errors of IREE's importer and compiler, in terms of the model: nodes, operators, and shapes of their inputs.
+
+
+_FAILED_NODE: Final = re.compile(r'error: loc\("(?P<node>(?:[^"\\]|\\.)*)"\): (?P<why>[^\n]*)')
+_NOT_LEGAL: Final = "failed to legalize operation"
+_UNPRODUCED: Final = re.compile(r"Non topologically produced ONNX node input '(?P<value>[^\n]*?)'")
+_MOST_TEXT: Final = 300
+
+
+def _compiler_error(model: Any, message: str) -> str:  # noqa: ANN401 - an onnx.ModelProto
+    """The error for the first node that iree-compile names; the message itself if it names none."""
+    failed = list(_FAILED_NODE.finditer(message))
+    nodes = {node.name: node for node in _nodes(model.graph)}
+    names = list(dict.fromkeys(re.sub(r"\\(.)", r"\1", match["node"]) for match in failed))
+    if not failed or names[0] not in nodes:
+        return message
+    node, why = nodes[names[0]], start_of(failed[0]["why"], _MOST_TEXT)
+    if why.startswith(_NOT_LEGAL) and f'onnx.{node.op_type}"' in why:
+        why = _missing_operator(node)
+    more = f"; {plural(len(names) - 1, 'more node')} cannot be compiled either" if len(names) > 1 else ""
+    file_name = message.partition(": cannot be compiled: ")[0]
+    return for_terminal(f"{file_name}: cannot be compiled: {_node_text(model, node)}: {why}{more}")
+
+
+def _missing_operator(node: Any) -> str:  # noqa: ANN401 - an onnx.NodeProto
+    """Why IREE cannot convert a node: its operator is of another domain, unknown, or not supported in this form."""
+    from onnx import defs
+
+    if node.domain not in _OWN_DOMAINS:
+        return f"IREE has no operator {node.op_type} of the domain {node.domain}; export the model without it"
+    if not defs.has(node.op_type):
+        return f"IREE has no operator {node.op_type}, and neither has ONNX; check its name, or set its domain"
+    return f"IREE does not support the operator {node.op_type} with these types and attributes; export it differently"
+
+
+def _node_text(model: Any, node: Any) -> str:  # noqa: ANN401 - an onnx.ModelProto and a NodeProto
+    """A node's name and operator, with the shapes of its inputs as far as they are known."""
+    graph = model.graph
+    known = {tensor.name: "x".join(map(str, tensor.dims)) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info):
+        sizes = [str(size.dim_value or size.dim_param or "?") for size in value.type.tensor_type.shape.dim]
+        known.setdefault(value.name, "x".join(sizes))
+    inputs = ", ".join(f"{name}: {known[name]}" if known.get(name) else name for name in node.input if name)
+    return f"node {node.name!r} ({start_of(f'{node.op_type} of {inputs}' if inputs else node.op_type, _MOST_TEXT)})"
+
+
+def _importer_error(model: Any, message: str) -> str:  # noqa: ANN401 - an onnx.ModelProto
+    """The importer's error in one line; for an input that nothing produces, its node and what to do."""
+    found = _UNPRODUCED.search(message)
+    node = None if found is None else next((node for node in _nodes(model.graph) if found["value"] in node.input), None)
+    if found is None or node is None:
+        return for_terminal(start_of(" ".join(message.split()), _MOST_TEXT))
+    return for_terminal(
+        f"{_node_text(model, node)}: no earlier node, input or initializer of the model has the name "
+        f"{found['value']!r}; sort its nodes, or export it again"
+    )
 
 
 def _load_small(model: Any, data_folder: Path) -> None:  # noqa: ANN401 - an onnx.ModelProto
