@@ -234,7 +234,7 @@ class DeviceUnprofiled(TracemapError):
 
 
 class UsageInvalid(TracemapError):
-    """The options cannot be combined, an option does not accept its value, or iree-compile rejects a flag after `--`."""
+    """The options cannot be combined, an option does not accept its value, or iree-compile rejects a flag."""
 
     remedy = "see the command's --help; `iree-compile --help` lists the flags of the compiler"
 
