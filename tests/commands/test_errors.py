@@ -730,6 +730,7 @@ def wrong(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text(text)
     onnx = b"\x08\x07\x12\x07pytorch:\x10" + b"\x0a\x00" * 8
     (folder / "broken.onnx").write_bytes(onnx + b"\xff" * 40)
+    (folder / "text.onnx").write_bytes(onnx.replace(b"\x00", b"\x01"))
     (folder / "cut.onnx").write_bytes(onnx[:-4])
     (folder / "headless.onnx").write_bytes(onnx[:11])
     with zipfile.ZipFile(folder / "weights.pt2", "w") as archive:
@@ -780,6 +781,10 @@ WRONG = {
     "profile m.mlir --input @gone.npy": "--input: the file gone.npy does not exist",
     # bundles
     "record m.mlir": "m.mlir: is a model, not a bundle; build it first: tracemap build m.mlir",
+    "record text.onnx": "text.onnx: is a model, not a bundle; build it first: tracemap build text.onnx, then pass its "
+    "bundle, text.tracemap",
+    "show broken.onnx": "is a model, not a bundle; build it first: tracemap build broken.onnx",
+    "report weights.pt2 -o x": "is a model, not a bundle; build it first: tracemap build weights.pt2",
     "bench run.parquet": "is a run or another table, not a bundle; pass the bundle that it was recorded from",
     "show m.vmfb": "is a compiled module (.vmfb), not a bundle; build the model that it was compiled from",
     "audit page.html": "is an HTML page, not a bundle; pass a folder that `tracemap build` wrote",

@@ -329,10 +329,37 @@ def test_a_side_without_runs_is_named(built: Built, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / f"{name}.tracemap" / "runs", ignore_errors=True)
     flags = ("--flagfile", SAMPLES / "flags" / "hand_mlp.flags", "--iterations", "3")
     check_cli("record", tmp_path / "b.tracemap", *flags)
-    for sides in (("a.tracemap", "b.tracemap"), ("b.tracemap", "a.tracemap")):
+    for side, sides in (("after", ("a.tracemap", "b.tracemap")), ("before", ("b.tracemap", "a.tracemap"))):
         text = check_cli("diff", *sides, cwd=tmp_path)
-        told = "a.tracemap has no run, so only the maps are compared and the runs of "
-        assert re.search(rf"note \[runs-missing\]: .*{told}.*b.tracemap are ignored; record a run", text)
+        assert f"{side}: b.tracemap, runs not used, 16 ops" in text
+        assert "a.tracemap, no run, 16 ops" in text
+        assert "no metric in common" not in text
+        told = f"note [runs-missing]: {side}: runs are not used, since a.tracemap has none; record one: tracemap record"
+        assert f"{told} a.tracemap\n" in text
+
+
+SUM = """func.func @sum(%x: tensor<64xf32>) -> tensor<64xf32> {
+  %0 = arith.addf %x, %x : tensor<64xf32>
+  return %0 : tensor<64xf32>
+}
+"""
+
+
+def test_equal_kernels_of_different_modules_and_different_models_are_said(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "a.mlir").write_text(SUM)
+    (tmp_path / "b.mlir").write_text(SUM.replace("@sum", "@total"))
+    for name in ("a", "b"):
+        check_cli("build", f"{name}.mlir", cwd=tmp_path)
+    equal = check_cli("diff", "a.tracemap", "b.tracemap", cwd=tmp_path)
+    assert "the compiled modules differ, but all kernels have the same code" in equal
+    assert "different models" not in equal
+    page = tmp_path / "page.html"
+    other = check_cli("diff", "a.tracemap", built("hand_mlp"), "--html", page, cwd=tmp_path)
+    warning = r"only [\d.]+ % of the ops match, so these look like different models; compare builds of the same model"
+    assert re.match(f"warning: {warning}\n", other)
+    assert other.count("different models") == 1
+    assert "same code" not in other
+    assert re.search(f"<strong>{warning}</strong>", page.read_text())
 
 
 def test_what_the_machine_was_slower_by_is_no_change() -> None:

@@ -156,7 +156,7 @@ def test_without_runs_there_is_no_metric(page: DiffPage) -> None:
     bare = page_of(made, one, two)
     assert (bare.metric, bare.metrics) == (-1, ())
     assert len(bare.groups) == len(page.groups)
-    assert "only the maps" in bare.nothing_found
+    assert "Only the maps are compared" in bare.nothing_found
 
 
 def test_the_same_comparison_gives_the_same_bytes(page: DiffPage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -31,7 +32,7 @@ from tracemap.commands.runs import (
     unchanged_module,
 )
 from tracemap.commands.streams import print_message, print_warning, show_phases
-from tracemap.compare.model import Match
+from tracemap.compare.model import RUNS_MISSING, Match
 from tracemap.core.codec import Record, decode, encode
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
@@ -328,9 +329,9 @@ def _compare_sides(
             check_not_inputs(*targets, bundles=[side[0].path for side in sides])
             comparison = _pair(*sides, early or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
         if bool(base.runs) != bool(other.runs):
-            lack, have = [bundle.path for bundle, _ in (sides if other.runs else sides[::-1])]
-            text = f"{lack} has no run, so only the maps are compared and the runs of {have} are ignored; record a run"
-            notes.append(Diagnostic("runs-missing", text))
+            lack, unused = (sides[0][0].path, "after") if other.runs else (sides[1][0].path, "before")
+            text = f"runs are not used, since {lack} has none; record one: tracemap record {shlex.quote(str(lack))}"
+            notes.append(Diagnostic(RUNS_MISSING, f"{unused}: {text}"))
         comparison = structs.replace(comparison, diagnostics=(*comparison.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page

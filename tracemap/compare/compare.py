@@ -21,6 +21,7 @@ from tracemap.compare.changes import (
 from tracemap.compare.findings import NO_CORRECTION, Machine, MeasuredOp, MedianInterval, findings, machine_of, op_ratio
 from tracemap.compare.model import (
     BASIS,
+    MODELS_DIFFER,
     Amount,
     Comparison,
     GroupedCost,
@@ -130,6 +131,8 @@ def corrected_spreads(
 
 SAME: Final = "same"
 CHANGED: Final = "changed"
+_FEW_MATCHED: Final = 40
+"""Percent of matched ops below which two models seem to have nothing to do with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +185,11 @@ class _Comparing:
     def comparison(self) -> Comparison:
         machine, measured = self._measured
         ratios = [machine.ratio_of(op) for op in measured] or [None] * len(self.differences)
-        ops = len(self.before.graph.ops) + len(self.after.graph.ops)
         return Comparison(
             before=self.before.said,
             after=self.after.said,
             same_model=self.same_model,
-            matched_percent=round(200 * len(self.matches) / ops, 2) if ops else 100.0,
+            matched_percent=self._matched_percent,
             invocations=BASIS if self._per_invocation and self.metrics else UNKNOWN,
             threshold_percent=self.threshold,
             settings=tuple(setting_differences(self.before, self.after, self.matches)),
@@ -403,7 +405,15 @@ class _Comparing:
         pairs = [(old.get(OpId(str(op.before)), ()), new.get(OpId(str(op.after)), ())) for op in measured]
         return [replace(op, corrected=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
 
+    @cached_property
+    def _matched_percent(self) -> float:
+        ops = len(self.before.graph.ops) + len(self.after.graph.ops)
+        return round(200 * len(self.matches) / ops, 2) if ops else 100.0
+
     def _diagnostics(self) -> Iterator[Diagnostic]:
+        if not self.same_model and self._matched_percent < _FEW_MATCHED:
+            text = f"only {self._matched_percent:.1f} % of the ops match, so these look like different models"
+            yield Diagnostic(MODELS_DIFFER, f"{text}; compare builds of the same model")
         for side, word in ((self.before, "before"), (self.after, "after")):
             messages_by_slug: dict[str, list[str]] = defaultdict(list)
             for diagnostic in (diagnostic for run in side.attributions for diagnostic in run.diagnostics):

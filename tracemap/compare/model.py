@@ -57,6 +57,12 @@ def match_counts(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
             yield "approximately" if how is MatchKind.APPROXIMATE else f"by {how.value}", counts[how.value]
 
 
+RUNS_MISSING: Final = "runs-missing"
+"""Only one side has runs, which are not used."""
+MODELS_DIFFER: Final = "models-differ"
+"""Few ops match, as for two models that have nothing to do with each other."""
+
+
 class ComparedSide(Record, frozen=True):
     """One side of a comparison: a bundle, with or without runs."""
 

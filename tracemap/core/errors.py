@@ -234,9 +234,9 @@ class DeviceUnprofiled(TracemapError):
 
 
 class UsageInvalid(TracemapError):
-    """The options cannot be combined, or an option does not accept its value."""
+    """The options cannot be combined, an option does not accept its value, or iree-compile rejects a flag."""
 
-    remedy = "see the command's --help"
+    remedy = "see the command's --help; `iree-compile --help` lists the flags of the compiler"
 
 
 class SystemLimit(TracemapError):

@@ -368,14 +368,20 @@ def _no_bundle(path: Path) -> str:
         inside = [other for other in sorted(path.glob(f"*{SUFFIX}")) if is_bundle(other)]
         advice = f"pass the bundle in it: {inside[0]}" if inside else "pass a folder that `tracemap build` wrote"
         return f"is a folder, but not a bundle, since it has no {MAP_NAME}; {advice}"
-    return f"is {kind}, not a bundle; {_BUNDLE_ADVICE.get(kind, 'pass a folder that `tracemap build` wrote')}".format(
-        path
-    )
+    if kind in _KINDS_OF_MODELS.get(path.suffix.lower(), ()):
+        kind = FileFormat.MODEL
+    advice = _BUNDLE_ADVICE.get(kind, "pass a folder that `tracemap build` wrote")
+    return f"is {kind}, not a bundle; {advice.format(path, path.stem)}"
 
 
+_KINDS_OF_MODELS: Final = {
+    ".onnx": (FileFormat.BINARY, FileFormat.TEXT),  # a small one may contain no zero byte
+    ".pt2": (FileFormat.ARCHIVE, FileFormat.BINARY),
+}
+"""Kinds of files that are models of frameworks, by the suffix of their names."""
 _RUN_ADVICE: Final = "pass the bundle that it was recorded from, or show its costs: tracemap attribute {}"
 _BUNDLE_ADVICE: Final = {
-    FileFormat.MODEL: "build it first: tracemap build {}",
+    FileFormat.MODEL: "build it first: tracemap build {}, then pass its bundle, {}.tracemap",
     FileFormat.MODULE: "build the model that it was compiled from: tracemap build MODEL",
     FileFormat.RUN: _RUN_ADVICE,
     FileFormat.PROFILE: _RUN_ADVICE,

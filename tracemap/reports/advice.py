@@ -20,6 +20,7 @@ from tracemap.core.units import (
     plural,
     sum_of,
 )
+from tracemap.map.model import Outcome
 from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import or_dash
@@ -173,10 +174,29 @@ def settings_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
 def same_settings_text(comparison: Comparison) -> str:
     """A sentence on two sides without a differing setting."""
     if comparison.before.module_sha256 != comparison.after.module_sha256:
-        return "compiler, flags and kernel configurations are the same; the compiled modules differ"
+        text = "compiler, flags and kernel configurations are the same; the compiled modules differ"
+        return text + (f", but {SAME_CODE}" if has_same_code(comparison) else "")
     if is_unchanged(comparison):
         return "no change: both sides are the same build" + (" with the same costs" if comparison.metrics else "")
     return "both sides are the same build: compiler, flags, kernels and their configurations are the same"
+
+
+def without_metrics_text(comparison: Comparison) -> str:
+    """A sentence on two sides whose costs cannot be compared."""
+    if UNKNOWN in (comparison.before.run, comparison.after.run):
+        return "only the maps are compared, since not both sides have a run"
+    return "the runs have no metric in common: only the maps are compared"
+
+
+SAME_CODE: Final = "all kernels have the same code"
+
+
+def has_same_code(comparison: Comparison) -> bool:
+    """Whether the modules differ, but no kernel, as far as the code of all ops in kernels is known."""
+    ends = [(op.outcome_before, op.outcome_after, op.code) for op in comparison.ops]
+    codes = {code for before, after, code in ends if Outcome.DISPATCHED in (before, after)}
+    modules = {side.module_sha256 for side in (comparison.before, comparison.after)}
+    return len(modules) > 1 and not comparison.kernels and codes == {"same"}
 
 
 def is_unchanged(comparison: Comparison) -> bool:

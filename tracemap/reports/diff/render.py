@@ -14,7 +14,7 @@ from tracemap.compare.sides import Side
 from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
-from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows
+from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows, without_metrics_text
 from tracemap.reports.cost_lookup import default_metric
 from tracemap.reports.diff.rows import (
     DiffBox,
@@ -224,7 +224,7 @@ def matched_words(comparison: Comparison) -> str:
 
 def _nothing_found(comparison: Comparison) -> str:
     if not comparison.metrics:
-        return "The runs have no metric in common: only the maps are compared."
+        return _sentence(without_metrics_text(comparison))
     return f"No significant change (> {comparison.threshold_percent:g} %)."
 
 

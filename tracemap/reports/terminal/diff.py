@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 from msgspec import structs
 
 from tracemap.compare.model import (
+    MODELS_DIFFER,
+    RUNS_MISSING,
     Amount,
     Comparison,
     Finding,
@@ -24,7 +26,15 @@ from tracemap.core.diagnostics import ABOVE_RESULT, SHARES_ESTIMATED, Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.map.model import Outcome
 from tracemap.options.results import DiffOptions
-from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows
+from tracemap.reports.advice import (
+    SAME_CODE,
+    basis_text,
+    has_same_code,
+    same_settings_text,
+    scaled_unit,
+    settings_rows,
+    without_metrics_text,
+)
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, note_text, number, print_notes, print_table, say
 
@@ -56,7 +66,8 @@ def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> Non
     _print_regrouped(terminal, comparison, options)
     _print_kernels(terminal, comparison.kernels, options)
     _print_remarks(terminal, comparison.remarks or (), options)
-    print_notes(terminal, _notes(comparison.diagnostics), every=options.notes)
+    notes = [item for item in comparison.diagnostics if item.slug != MODELS_DIFFER]  # which is printed at the top
+    print_notes(terminal, _notes(notes), every=options.notes)
 
 
 _SIDES: Final = ("before: ", "after: ")
@@ -74,9 +85,14 @@ def _notes(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
 
 
 def _print_head(terminal: Console, comparison: Comparison) -> None:
+    for item in comparison.diagnostics:
+        if item.slug == MODELS_DIFFER:
+            say(terminal, f"warning: {item.message}", "bold")
+    unused = {item.message.partition(":")[0] for item in comparison.diagnostics if item.slug == RUNS_MISSING}
     recorded = " as recorded" if comparison.drift.ratio != 1 else ""
     for label, side in (("before", comparison.before), ("after", comparison.after)):
-        run = "no run" if isinstance(side.run, Unknown) else side.run
+        lack = "runs not used" if label in unused else "no run"
+        run = lack if isinstance(side.run, Unknown) else side.run
         invocations = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
         time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}{recorded}"
         say(terminal, f"{label}: {side.bundle}, {run}{invocations}{time}, {plural(side.ops, 'op')}")
@@ -127,6 +143,8 @@ def _print_settings(terminal: Console, comparison: Comparison, options: DiffOpti
     if not title:
         say(terminal, "")
     print_table(terminal, title, _SETTINGS, cells)
+    if has_same_code(comparison):
+        say(terminal, SAME_CODE)
 
 
 # ---- findings
@@ -134,7 +152,7 @@ def _print_settings(terminal: Console, comparison: Comparison, options: DiffOpti
 
 def _print_findings(terminal: Console, comparison: Comparison) -> None:
     if not comparison.metrics:
-        say(terminal, "the runs have no metric in common: only the maps are compared")
+        say(terminal, without_metrics_text(comparison))
         return
     say(terminal, "")
     say(terminal, basis_text(comparison))
