@@ -321,7 +321,7 @@ def test_onnx_nodes_have_their_names_everywhere(open_page: Open, nodes: Path) ->
 def test_few_columns_of_nodes_are_shown_at_first(open_page: Open, nodes: Path, resize: Callable[[int], None]) -> None:
     browser = open_page(nodes)
     resize(1280)
-    assert texts(browser, "#nodes th")[:3] == ["node", "name", "attributed"]
+    assert texts(browser, "#nodes th")[:3] == ["node", "attributed", "share of work"]
     assert "inclusive" not in texts(browser, "#nodes th")
     hidden = "const panel = document.getElementById('nodes'); return panel.scrollWidth - panel.clientWidth"
     assert browser.execute_script(hidden) == 0

@@ -48,7 +48,7 @@ const opColumns = [
 // Nodes of an ONNX model by name; nodes without one by scope and operator. Other columns are hidden at first.
 const nodeName = (op) => op.node || (op.scope ? op.scope + "/" : "") + shortName(op) + (op.scope ? "" : " (" + op.id + ")");
 const nodeRows = data.ops.filter((op) => op.name.startsWith("onnx."));
-const NODE_COLUMNS = ["name", "attributed", "share of work", "uncertain", "kernel"];
+const NODE_COLUMNS = ["attributed", "share of work", "uncertain", "name", "kernel"];
 const nodeColumns = [
   { ...text("node", nodeName, (op) => make("td", "", link(nodeName(op), op.id))), most: 52 },
   ...NODE_COLUMNS.map((name) => opColumns.find(({ label }) => label === name)).filter(Boolean).map((entry) => (entry.label === "kernel" ? { ...entry, most: 52 } : entry)),
