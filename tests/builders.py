@@ -66,6 +66,7 @@ def op(
     outcome: Outcome = Outcome.DISPATCHED,
     reason: str = "does work in a site",
     part_lines: Sequence[int] = (),
+    node: str = "",
 ) -> Op:
     """`op<number>` on a line of `model.mlir`; frames are pairs of file and line, innermost first."""
     return Op(
@@ -80,6 +81,7 @@ def op(
         outcome=outcome,
         reason=Reason(outcome.value, reason),
         parts=tuple(InnerOperation("arith.addf", line, 7) for line in part_lines),
+        node=node,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,6 +20,7 @@ from tests.conftest import Built, Recorded
 from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import check_cli
+from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import SourceFile
 from tracemap.reports.html import write_page
 
@@ -224,6 +226,28 @@ def test_search_finds_functions_lines_and_nodes_by_parts_of_their_names(open_pag
         assert texts(browser, "#search-found li")[0].startswith(first), words
         field.send_keys(Keys.ENTER)
         assert view(browser) == shown, words
+
+
+@pytest.mark.parametrize(
+    ("operations", "sentence"),
+    [
+        (UNKNOWN, "Headroom is unknown: no op has a known amount of work"),
+        (10**15, "1 op is above 2x the roofline (op0 linalg.generic): data stays in a cache, or the work"),
+    ],
+)
+def test_work_that_is_unknown_or_impossible_is_named(
+    operations: Integer, sentence: str, open_page: Open, tmp_path: Path
+) -> None:
+    place = site(0, 0)
+    members = tuple(structs.replace(member, operations=operations) for member in place.members)
+    map_ = graph((op(0, 2),), (structs.replace(place, members=members),))
+    page = build_page(map_, attribution(map_, {"cpu_ns": {"site0": 80}}, executes=EXECUTES), lambda _: "a\nb\n")
+    write_page(render_page(page), tmp_path / "work.html", force=False)
+    browser = open_page(tmp_path / "work.html", "#overview")
+    assert sentence in find(browser, "#worth").text
+    drawn = browser.find_elements(By.CSS_SELECTOR, "#roofline svg")
+    assert bool(drawn) is (operations is not UNKNOWN)
+    assert drawn or find(browser, "#roofline").text == "Nothing to draw: the amount of work is unknown."
 
 
 def test_search_says_how_much_it_found(open_page: Open, small: Path) -> None:

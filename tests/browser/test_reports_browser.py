@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.browser.conftest import Open, log, settle, unfold
 from tests.builders import MODEL, attribution, graph, op, site
 from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
-from tracemap.map.model import SourceFile
+from tracemap.map.model import Outcome, SourceFile
 from tracemap.reports.html import write_page
 from tracemap.reports.page.model import OpRow
 
@@ -271,6 +272,81 @@ def test_nodes_of_onnx_models_come_first(open_page: Open, tmp_path: Path) -> Non
     assert first_cells(browser, "nodes") == ["mlp/up/Gemm", "Relu (op0)"]
     find(browser, "#nodes td a").click()
     assert (view(browser), find(browser, "#inspector h2").text) == ("F0", "op1")
+
+
+@pytest.fixture
+def resize(browser: Chrome) -> Iterator[Callable[[int], None]]:
+    """Sets the width of the window, and restores it afterwards."""
+
+    def set_width(width: int) -> None:
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        settle(browser)
+
+    yield set_width
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of named ONNX nodes: two in one kernel, and one without cost."""
+    ops = (
+        op(0, 1, name="onnx.Relu", node="act<b>", outcome=Outcome.CONSTANT),
+        op(1, 2, name="onnx.Conv", scope=("down",), node="down/conv5x5"),
+        op(2, 3, name="onnx.Add", scope=("down",), node="down/bias"),
+    )
+    map_ = graph(ops, (site(0, 1, 2, kernel="main_graph$async_dispatch_0_conv_1x64x64x3x5x5x16_f32"),))
+    page = build_page(map_, attribution(map_, {"cpu_ns": {"site0": 8}}), lambda _: "a\nb\nc\n")
+    target = tmp_path_factory.mktemp("pages") / "nodes.html"
+    write_page(render_page(page), target, force=False)
+    return target
+
+
+def test_onnx_nodes_have_their_names_everywhere(open_page: Open, nodes: Path) -> None:
+    browser = open_page(nodes)
+    assert sorted(first_cells(browser, "nodes")[:2]) == ["down/bias", "down/conv5x5"]
+    assert first_cells(browser, "nodes")[2] == "act<b>"
+    assert find(browser, "#nodes tbody tr:nth-child(3).first-free")
+    press(browser, "s")
+    browser.switch_to.active_element.send_keys("conv5", Keys.ENTER)
+    settle(browser)
+    assert find(browser, "#inspector h2").text == "op1"
+    assert "down/conv5x5" in find(browser, "#inspector .card.selected").text
+    go(browser, "#overview")
+    assert "down/conv5x5" in find(browser, "#top-ops").text
+    assert "down/conv5x5" in find(browser, "#worth").text
+    assert "down/conv5x5" in find(browser, "#icicle").text
+
+
+def test_few_columns_of_nodes_are_shown_at_first(open_page: Open, nodes: Path, resize: Callable[[int], None]) -> None:
+    browser = open_page(nodes)
+    resize(1280)
+    assert texts(browser, "#nodes th")[:3] == ["node", "attributed", "share of work"]
+    assert "inclusive" not in texts(browser, "#nodes th")
+    hidden = "const panel = document.getElementById('nodes'); return panel.scrollWidth - panel.clientWidth"
+    assert browser.execute_script(hidden) == 0
+    find(browser, "#nodes .filter button").click()
+    settle(browser)
+    assert "inclusive" in texts(browser, "#nodes th")
+    browser = open_page(nodes, "#nodes?nodes.sort=-inclusive")  # a hidden column
+    assert find(browser, "#nodes th[aria-sort=descending]").text == "inclusive"
+    assert find(browser, "#nodes .filter button").text == "fewer columns"
+
+
+def test_the_title_and_the_tabs_fit_narrow_windows(
+    open_page: Open, real: Path, nodes: Path, resize: Callable[[int], None]
+) -> None:
+    for page in (real, nodes):
+        browser = open_page(page)
+        resize(500)
+        assert find(browser, "h1").size["height"] < 50  # two lines and padding
+        resize(1280)
+        tops = {tab.rect["y"] for tab in browser.find_elements(By.CSS_SELECTOR, "nav a")}
+        assert len(tops) == 1
+        go(browser, "#scopes")
+        tab, bar = find(browser, "nav [aria-selected=true]").rect, find(browser, "nav").rect
+        assert bar["x"] <= tab["x"]
+        assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
 
 
 def test_the_first_column_stays_and_every_heading_is_explained(open_page: Open, real: Path) -> None:

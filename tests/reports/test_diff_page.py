@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,8 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.diffs import AFTER_TEXT, BEFORE_TEXT, REMARK, compared, page_of
 from tests.support import SAMPLES, check_cli, page_data
+from tracemap.compare.sides import Side
+from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import TargetExists
 from tracemap.core.units import UNKNOWN, Text
 from tracemap.map.bundle import load
@@ -149,6 +152,20 @@ def test_the_overview_begins_with_settings_that_differ(page: DiffPage) -> None:
         structs.replace(page, settings=(), same_settings="No change: both sides are the same build.")
     )
     assert "No change: both sides are the same build." in same
+
+
+def test_doubts_on_a_side_are_at_the_top() -> None:
+    made, one, two = compared()
+    assert page_of(made, one, two).notices == ()
+    noisy, stopped = Diagnostic("noisy", "noisy machine: <b>"), Diagnostic("budget-spent", "stopped")
+
+    def doubtful(side: Side, *found: Diagnostic) -> Side:
+        return replace(side, attributions=tuple(replace(costs, diagnostics=found) for costs in side.attributions))
+
+    page = page_of(made, doubtful(one, noisy), doubtful(two, noisy, stopped))
+    assert page.notices == ("before and after: noisy machine: <b>", "after: stopped")
+    text = render_diff_page(page)
+    assert text.index("before and after: noisy machine: &lt;b&gt;") < text.index("<main")
 
 
 def test_without_runs_there_is_no_metric(page: DiffPage) -> None:

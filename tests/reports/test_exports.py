@@ -397,6 +397,19 @@ def test_collapsed_stacks_are_scopes_lines_ops_and_kernels(exported: Exporter, b
             assert all(re.match(r"\S+:\d+ ", frame) for frame in around[1:]) == (callers == "python" or not around[1:])
 
 
+def test_onnx_nodes_are_source_frames_of_ops_without_python() -> None:
+    ops = [
+        builders.op(1, 3, name="onnx.Conv", scope=("down",), node="down/conv\n5x5"),
+        builders.op(2, 4, name="onnx.Add", node="add", frames=[("net.py", 7)]),
+    ]
+    map_ = builders.graph(ops, [builders.site(0, 1, 2)])
+    ledger = ledger_of(map_, builders.attribution(map_, {"duration_ns": {"site0": 10}}), "scope", ())
+    of_conv, of_add = ledger.charges
+    assert [frame.name for frame in of_conv.enclosing] == ["main", "down", r"down/conv\n5x5"]
+    assert (of_conv.enclosing[-1].file, of_conv.enclosing[-1].line) == ("model.mlir", 3)
+    assert of_add.enclosing[-1].name == "net.py:7"
+
+
 def test_names_do_not_break_collapsed_stacks() -> None:
     name = " a;b\n layer 42"
     ops = [builders.op(1, 3, name=name, scope=("7", "", "x 8", ";")), builders.op(2, 3, name="a:b", scope=())]

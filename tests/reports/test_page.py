@@ -13,6 +13,7 @@ from tracemap.attribution.model import Attribution
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Outcome, SourceFile, TraceGraph
+from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, elapsed_breakdown_text
 from tracemap.reports.page.model import Page, Percentiles, SourceLine, amount_text
 
@@ -257,5 +258,7 @@ def test_doubts_are_at_the_top_of_the_page() -> None:
     assert (noisy, stopped) == ("noisy machine: <b>", "stopped")
     assert uncertain.startswith("uncertain: 55.4 % of cpu_ns is in ops whose cost may be off by half")  # 150 of 271
     assert uncertain.endswith("record again on an idle machine")
+    by_code = page_of(GRAPH, replace(costs, ops=tuple(ops), diagnostics=found, rule=Rule.CODE))
+    assert by_code.data.notices[2].endswith("record with --sample to measure")
     text = render_page(page)
     assert text.index("noisy machine: &lt;b&gt;") < text.index("<main")

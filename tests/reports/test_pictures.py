@@ -16,7 +16,7 @@ from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import ROOT
 from tracemap.attribution.model import Attribution, UnattributedReason, UnattributedRow
 from tracemap.core.units import UNKNOWN
-from tracemap.map.model import OpId, TraceGraph
+from tracemap.map.model import InnerOperation, OpId, TraceGraph
 from tracemap.reports.html import asset
 from tracemap.reports.page.model import Tree
 from tracemap.reports.page.overview_tab import families_of, family_of_name
@@ -193,6 +193,17 @@ def test_a_generic_op_is_of_the_family_of_its_kernel() -> None:
     found = families_of(map_)
     families = [found[OpId.of(number)].value for number in range(4)]
     assert families == ["contraction", "reduction", "other", "other"]
+
+
+def test_a_generic_op_without_a_kernel_of_its_own_has_the_family_of_its_body() -> None:
+    """The body of a reduction ends in what combines two elements, so it is not known from its body."""
+    bodies = (("arith.addf", "math.tanh"), ("math.exp", "arith.addf"), ("arith.addf",), ())
+    ops = [
+        structs.replace(op(at), parts=tuple(InnerOperation(name, at, 7) for name in (*body, "linalg.yield")))
+        for at, body in enumerate(bodies, start=1)
+    ]
+    found = families_of(graph([op(0), *ops], [site(0, 0, 1, 2, 3, 4, kernel="main_dispatch_0_matmul_8")]))
+    assert [family.value for family in found.values()] == ["contraction", "elementwise", "other", "other", "other"]
 
 
 def test_the_script_of_libraries_names_them_as_they_are_locked() -> None:

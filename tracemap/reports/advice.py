@@ -307,9 +307,11 @@ def notices(costed: MapCosts) -> tuple[str, ...]:
     costs = [result.metrics[metric.name] for result in costed.op_results.values()]
     uncertain = sum(cost.attributed for cost in costs if cost.uncertain)
     if uncertain > _UNCERTAIN * metric.attributed:
-        remedy = "record with --sample to measure" if attribution.rule is Rule.CODE else "record longer"
-        if has_slug(attribution.diagnostics, NOISY):  # invocations differ, too
-            remedy = "record again on an idle machine"
+        # Estimates from machine code stay uncertain on an idle machine; noise has its own notice.
+        noisy = has_slug(attribution.diagnostics, NOISY)
+        remedy = "record again on an idle machine" if noisy else "record longer"
+        if attribution.rule is Rule.CODE:
+            remedy = "record with --sample to measure"
         share = format_share(uncertain, metric.attributed)
         texts.append(f"uncertain: {share} of {metric.name} is in ops whose cost may be off by half; {remedy}")
     return tuple(dict.fromkeys(texts))

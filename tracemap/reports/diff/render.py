@@ -14,8 +14,15 @@ from tracemap.compare.sides import Side
 from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
-from tracemap.reports.advice import basis_text, same_settings_text, scaled_unit, settings_rows, without_metrics_text
-from tracemap.reports.cost_lookup import default_metric
+from tracemap.reports.advice import (
+    basis_text,
+    notices,
+    same_settings_text,
+    scaled_unit,
+    settings_rows,
+    without_metrics_text,
+)
+from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.diff.rows import (
     DiffBox,
     DiffFact,
@@ -151,6 +158,7 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
     metrics = tuple(_metric(metric, comparison) for metric in comparison.metrics)
     return DiffPage(
         title=_title(comparison, before, after),
+        notices=tuple(_notices(before.compared, after.compared)),
         matched=matched_words(comparison),
         settings=tuple(DiffSetting(*row) for row in settings_rows(comparison)),
         same_settings=_sentence(same_settings_text(comparison)),
@@ -172,6 +180,18 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
         outcomes=tuple(_outcomes(comparison)),
         diagnostics=comparison.diagnostics,
     )
+
+
+def _notices(before: Side, after: Side) -> Iterator[str]:
+    """Reasons to doubt the costs, each with the sides that have it; of several runs, with their names."""
+    sides_of: dict[str, list[str]] = defaultdict(list)
+    for label, side in (("before", before), ("after", after)):
+        for run, attribution in zip(side.runs, side.attributions, strict=True):
+            where = label if len(side.runs) == 1 else f"{label} ({run})"
+            for text in notices(MapCosts(side.graph, attribution)):
+                sides_of[text].append(where)
+    for text, labels in sides_of.items():
+        yield f"{' and '.join(labels)}: {text}"
 
 
 def _title(comparison: Comparison, before: PageSide, after: PageSide) -> str:

@@ -216,9 +216,13 @@ class FindingRow(Record, frozen=True):
 
 
 class DiffPage(Record, frozen=True):
-    """The content of the page; `metric` is the index of the metric shown first, -1 without metrics."""
+    """The content of the page; `metric` is the index of the metric shown first, -1 without metrics.
+
+    `notices`: reasons to doubt the costs of a side, for the top of the page.
+    """
 
     title: str
+    notices: tuple[str, ...]
     matched: str
     settings: tuple[DiffSetting, ...]
     same_settings: str

@@ -216,7 +216,10 @@ class _ChargeBuilder:
         return frame, (*self._entry(op.function if function is UNKNOWN else function), *self._enclosing(op, path))
 
     def _enclosing(self, op: Op, path: Sequence[OpId]) -> Iterator[StackFrame]:
-        """The scopes of an op and its source line, or its lines of Python; outermost first."""
+        """The scopes of an op and its source line, or its lines of Python; outermost first.
+
+        Without Python, the source is the op's ONNX node, else its line in the model.
+        """
         python = user_frames(self.graph, frames_of(self.graph, op, path))
         if self.callers == "scope":
             scope = [without_controls(part) for part in scope_of(self.graph, op, path)]
@@ -225,6 +228,8 @@ class _ChargeBuilder:
             python = python[:1]
         if python:
             yield from map(_python_frame, reversed(python))
+        elif op.node:
+            yield StackFrame(without_controls(op.node), escape_controls(op.file), op.line)
         elif op.file is not UNKNOWN and op.line is not UNKNOWN:
             file = without_controls(op.file)
             yield StackFrame(f"{file}:{op.line}", file, op.line)

@@ -376,7 +376,10 @@ class OpCostRow(Record, frozen=True, array_like=True):
 
 
 class OpRow(Record, frozen=True, array_like=True):
-    """A row of the table of ops. For ops that were not measured, `calls` is unknown and `costs` empty."""
+    """A row of the table of ops. For ops that were not measured, `calls` is unknown and `costs` empty.
+
+    `node` is the name of the op's ONNX node, with its scope; else empty.
+    """
 
     id: str
     name: str
@@ -391,6 +394,7 @@ class OpRow(Record, frozen=True, array_like=True):
     sites: tuple[str, ...]
     calls: Integer
     costs: tuple[OpCostRow, ...]
+    node: str = ""
 
 
 class MemberRow(Record, frozen=True, array_like=True):

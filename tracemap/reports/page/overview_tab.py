@@ -49,7 +49,7 @@ from tracemap.runs.model import UNKNOWN_PARTS
 # ---- families: kinds of work by the names of ops, only for the colours of pictures
 #
 # Known words in the name decide; other ops are in the family `other`. A `linalg.generic` has the family of the kernel
-# that is named after it.
+# that is named after it; without one, its body may show that it is elementwise.
 
 
 class Family(enum.StrEnum):
@@ -115,7 +115,7 @@ def family_of_name(name: str) -> Family:
 
 
 def families_of(graph: TraceGraph) -> Mapping[OpId, Family]:
-    """The families of ops by their names; for generic ops, by the name of their kernel."""
+    """The families of ops by their names; for generic ops, by their kernel's name or their body."""
     kernel_of_root = {site.root.op: site.kernel for site in graph.sites if site.root}
     return {op.id: _family_of_op(op, kernel_of_root.get(op.id, "")) for op in graph.ops}
 
@@ -125,7 +125,14 @@ def _family_of_op(op: Op, kernel: str) -> Family:
         return family_of_name(op.name)
     # `main$async_dispatch_3_matmul_like_128x64x32_f32`: the part after the number describes the work.
     _, _, suffix = kernel.partition("_dispatch_")
-    return family_of_name("." + suffix.partition("_")[2]) if suffix else Family.OTHER
+    family = family_of_name("." + suffix.partition("_")[2]) if suffix else Family.OTHER
+    return Family.ELEMENTWISE if family is Family.OTHER and _ends_in_math(op) else family
+
+
+def _ends_in_math(op: Op) -> bool:
+    """Whether the op's body ends in a function such as tanh; the body of a reduction ends in what combines elements."""
+    names = [part.name for part in op.parts if part.name != "linalg.yield"]
+    return bool(names) and names[-1].startswith("math.") and names[-1] != "math.fma"
 
 
 # ---- roofline of ops and kernels (Williams, Waterman, Patterson: Roofline, CACM 2009)
@@ -170,10 +177,14 @@ def roofline_of(costed: MapCosts) -> Roofline | None:
                 continue
             roofline_s = max(work.operations / peaks.operations_per_second, work.bytes / peaks.bytes_per_second)
             roofline_ns = max(1, round(roofline_s * 1e9))
-            label = as_shown(costed.graph.op_by_id[OpId(name)].name if kind == "op" else name)
+            label = as_shown(_op_title(costed.graph.op_by_id[OpId(name)]) if kind == "op" else name)
             points.append(RoofPoint(kind, name, label, work.operations, work.bytes, time_ns, roofline_ns))
     peak_rates = (peaks.operations_per_second, peaks.bytes_per_second)
     return Roofline(metric_index, *peak_rates, peaks.source, tuple(points), unknown)
+
+
+def _op_title(op: Op) -> str:
+    return op.node or op.name
 
 
 def _ops(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:

@@ -141,6 +141,8 @@ def _tree(
 
 
 def _leaf(reached: OpOccurrence) -> Step:
+    if reached.op.node:
+        return ("op", reached.op.node, str(reached.op.id))
     line = "" if isinstance(reached.op.line, Unknown) else f" :{reached.op.line}"
     return ("op", f"{reached.op.name}{line}", str(reached.op.id))
 
@@ -318,6 +320,7 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         sites=sites,
         calls=result.calls if result else UNKNOWN,
         costs=tuple([_op_cost(result.metrics[metric.name]) for metric in costed.metrics]) if result else (),
+        node=op.node,
     )
 
 

@@ -7,7 +7,7 @@ function opCard(op, selected) {
   const cost = costOf(op);
   const card = make("div", selected ? "card selected" : "card");
   card.append(make("h3", "", make("span", "", link(op.id, op.id), " ", make("code", "", op.name)), outcomeBadge(op)));
-  const where = make("div", "facts", link(...op.line));
+  const where = make("div", "facts", ...(op.node ? [op.node, " · "] : []), link(...op.line));
   if (op.python[0]) where.append(" · ", link(...op.python));
   if (op.scope) where.append(" · ", op.scope);
   card.append(where, make("div", "facts", op.reason));
@@ -43,7 +43,7 @@ function memberRow(member, mark) {
   const op = ops.get(member.op);
   const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", shortName(op)) : "");
   if (member.root) name.append(" ", make("small", "", "root"));
-  if (op) name.append(make("br"), link(...op.line), " ", link(...op.python));
+  if (op) name.append(make("br"), link(...nodeOrLine(op)), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);
   evidence.title = known(member.operations, "count") + " operations, " + known(member.bytes, "bytes");
   return make("tr", mark === member.op ? "selected" : "", name, evidence, amountCell(ofMetric(member.attributed)));

@@ -112,7 +112,7 @@ if (data.kernels.length) {
 
   // Ops and loops
 
-  const lineText = (op) => (ops.has(op) ? ops.get(op).python[0] || ops.get(op).line[0] : "");
+  const lineText = (op) => (ops.has(op) ? sourceOf(ops.get(op))[0] : "");
   const described = (op) => (ops.has(op) ? ops.get(op).name + " " + lineText(op) : "");
 
   const shownSites = () => (members ? [byId("kernel-site").value] : kernel.sites);
@@ -133,7 +133,7 @@ if (data.kernels.length) {
     const names = shownSites();
     const whole = names.reduce((sum, name) => sum + (costOf(sites.get(name))?.total ?? 0), 0);
     const rows = shown(kernel.all).map((op) => {
-      const button = makeButton(op + " " + (ops.has(op) ? shortName(ops.get(op)) : ""), () => chooseOp(op));
+      const button = makeButton(op + " " + (ops.has(op) ? titleOf(ops.get(op)) : ""), () => chooseOp(op));
       button.dataset.op = op;
       const swatch = make("td", "band", make("i"));
       swatch.style.setProperty("--band", bandOf(op));
@@ -151,7 +151,7 @@ if (data.kernels.length) {
     const rows = kernel.loops.map((loop, number) => {
       const own = shown(loop.ops);
       const more = own.length > 4 ? " and " + (own.length - 4) + " more" : "";
-      const words = own.length ? own.slice(0, 4).map((op) => op + " " + (ops.has(op) ? shortName(ops.get(op)) : "")).join(", ") + more : "no op";
+      const words = own.length ? own.slice(0, 4).map((op) => op + " " + (ops.has(op) ? titleOf(ops.get(op)) : "")).join(", ") + more : "no op";
       const button = makeButton("loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: " + words, () => chooseLoop(number));
       button.dataset.loop = number;
       const cell = make("td", "", button);

@@ -2,9 +2,9 @@
 function allNamed() {
   const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
   const rows = [
-    ...nodeRows.map((op) => entry("node", nodeName(op), [op.id, op.line[0]].join(" · "), () => go(op.id))),
+    ...nodeRows.map((op) => entry("node", nodeName(op), [op.id, shortName(op), op.line[0]].join(" · "), () => go(op.id))),
     ...data.sources.flatMap((source, index) => functionsOf(source, index).map(([name, line]) => entry("function", name, source.label + ":" + line, () => go(lineKey(index, line))))),
-    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.python[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
+    ...data.ops.map((op) => entry("op", op.id, [op.name, op.node, op.line[0], op.python[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
     ...data.sites.map((site) => entry("dispatch", site.id, site.kernel, () => go(site.id))),
     ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
     ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),

@@ -7,6 +7,10 @@ data.scopes = allUnpacked("ScopeRow", data.scopes);
 const ops = new Map(data.ops.map((op) => [op.id, op]));
 // An op's name without the dialect that a framework's importer uses.
 const shortName = (op) => op.name.replace(/^(stablehlo|torch\.aten|onnx)\./, "");
+// The source of an op: its line of Python, else its ONNX node, else its line of the model; a text and an anchor.
+const nodeOrLine = (op) => (op.node ? [op.node, op.line[1]] : op.line);
+const sourceOf = (op) => (op.python[0] ? op.python : nodeOrLine(op));
+const titleOf = (op) => op.node || shortName(op);
 const sites = new Map(data.sites.map((site) => [site.id, site]));
 const kernelNumber = new Map(data.kernels.map((kernel, index) => [kernel.name, index]));
 const measured = data.metrics.length > 0;

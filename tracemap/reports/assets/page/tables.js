@@ -17,6 +17,7 @@ const passColumns = data.ops.some((op) => op.pass_name) ? [text("pass", (op) => 
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", shortName, (op) => make("td", "mono", shortName(op))),
+  ...(data.ops.some((op) => op.node) ? [text("node", (op) => op.node, (op) => make("td", "", link(...nodeOrLine(op))))] : []),
   ...(measured ? [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
@@ -44,16 +45,21 @@ const opColumns = [
   text("reason", (op) => op.reason, (op) => longCell(op.reason)),
 ];
 
-// Nodes of an ONNX model; the scope of an op is the path of its node's name.
-const nodeName = (op) => (op.scope ? op.scope + "/" : "") + shortName(op) + (op.scope ? "" : " (" + op.id + ")");
+// Nodes of an ONNX model by name; nodes without one by scope and operator. Other columns are hidden at first.
+const nodeName = (op) => op.node || (op.scope ? op.scope + "/" : "") + shortName(op) + (op.scope ? "" : " (" + op.id + ")");
 const nodeRows = data.ops.filter((op) => op.name.startsWith("onnx."));
-const nodeColumns = [text("node", nodeName, (op) => make("td", "", link(nodeName(op), op.id))), ...opColumns.slice(2).filter(({ label }) => label !== "python"), opColumns[0]];
+const NODE_COLUMNS = ["attributed", "share of work", "uncertain", "name", "kernel"];
+const nodeColumns = [
+  { ...text("node", nodeName, (op) => make("td", "", link(nodeName(op), op.id))), most: 52 },
+  ...NODE_COLUMNS.map((name) => opColumns.find(({ label }) => label === name)).filter(Boolean).map((entry) => (entry.label === "kernel" ? { ...entry, most: 52 } : entry)),
+  ...opColumns.filter(({ label }) => !["node", "python", ...NODE_COLUMNS].includes(label)).map((entry) => ({ ...entry, isMore: true })),
+];
 
 const rootOf = (site) => site.members.find((member) => member.root);
 const rootName = (site) => ops.get(rootOf(site)?.op)?.name ?? "";
 function rootCell(site) {
   const op = ops.get(rootOf(site)?.op);
-  return op ? [link(op.id, op.id), " ", make("span", "mono", shortName(op)), " ", link(...op.line)] : ["–"];
+  return op ? [link(op.id, op.id), " ", make("span", "mono", shortName(op)), " ", link(...nodeOrLine(op))] : ["–"];
 }
 
 const kernelCell = (names) => make("td", "mono", ...names.flatMap((name, at) => [at ? " " : "", link(name, kernelNumber.has(name) ? "kernel" + kernelNumber.get(name) : "")]));

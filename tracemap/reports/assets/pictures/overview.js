@@ -96,7 +96,7 @@ function drawTopOps() {
   const rows = top.map((op) => make(
     "tr", "",
     make("td", "mono name", link(op.id + " " + shortName(op), op.id)), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
-    make("td", "", link(...(op.python[0] ? op.python : op.line))), make("td", "scope", ...op.scope.split("/").flatMap((part, at) => (at ? ["/", make("wbr"), part] : [part]))),
+    make("td", "", link(...sourceOf(op))), make("td", "scope", ...op.scope.split("/").flatMap((part, at) => (at ? ["/", make("wbr"), part] : [part]))),
   ));
   const head = headRow(["op"], ["attributed", "num"], ["share", "num", "share of the measured cost without outliers"], ["bar"], ["line"], ["scope"]);
   target.replaceChildren(make("table", "plain bars", head, make("tbody", "", ...rows)));
@@ -115,6 +115,22 @@ const anchorOfPoint = (point) => (point.kind === "op" ? point.id : kernelNumber.
 const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.roofline_ns, point.time_ns) + " of roofline";
 let roofKind = "op";
 
+// Why no row has headroom.
+function noHeadroom(points) {
+  if (points.length) return "No headroom: every " + roofKind + " with a known amount of work runs at the roofline.";
+  return "Headroom is unknown: no " + roofKind + " has a known amount of work, usually because shapes are dynamic. Build the model with static shapes to see it.";
+}
+
+const FAR_ABOVE = 2; // times the roofline; small errors of the peaks stay below
+// A note on points that no machine can reach.
+function aboveRoof(points) {
+  const above = points.filter((point) => roofShare(point) > FAR_ABOVE).sort((a, b) => b.time_ns - a.time_ns);
+  if (!above.length) return [];
+  const named = above.slice(0, 4).flatMap((point, at) => [at ? ", " : "", link(point.kind === "op" ? point.id + " " + point.label : point.label, anchorOfPoint(point))]);
+  const many = above.length > 4 ? " and " + (above.length - 4) + " more" : "";
+  return [make("p", "facts", plural(above.length, roofKind) + (above.length === 1 ? " is" : " are") + " above " + FAR_ABOVE + "x the roofline (", ...named, many + "): data stays in a cache, or the work or the cost is wrong or estimated.")];
+}
+
 function drawWorth() {
   const target = byId("worth");
   if (!target) return;
@@ -129,9 +145,9 @@ function drawWorth() {
     wideBar(["attained", point.roofline_ns / most], ["apart", savedOf(point) / most]),
   ));
   const head = headRow([roofKind], ["headroom", "num", "time above the roofline: what is left to gain"], ["% of roofline", "num", "the time that peak arithmetic and bandwidth allow, over the measured time"], ["bar", "", "blue: at the roofline; red: headroom"]);
-  target.replaceChildren(rows.length ? make("table", "plain bars", head, make("tbody", "", ...rows)) : make("p", "facts", "No headroom: everything runs at the roofline."));
+  target.replaceChildren(rows.length ? make("table", "plain bars", head, make("tbody", "", ...rows)) : make("p", "facts", noHeadroom(points)), ...aboveRoof(points));
   pressChoice("roof", roofKind);
-  legend("roofline-legend", ROOFLINE.slice(0, -1));
+  legend("roofline-legend", points.length ? ROOFLINE.slice(0, -1) : []);
   drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);
 }
 

@@ -6,6 +6,11 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   const width = box.clientWidth;
   if (!width) return;
   const computing = points.filter((point) => point.operations > 0 && point.bytes > 0);
+  if (!computing.length) {
+    const why = points.length ? "nothing here has both operations and memory traffic." : "the amount of work is unknown.";
+    return box.replaceChildren(make("p", "facts", "Nothing to draw: " + why));
+  }
+  charts.select(box).selectAll("p").remove();
   const intensity = (point) => point.operations / point.bytes;
   const reached = (point) => point.operations / (point.time_ns / 1e9);
   const [peak, bandwidth] = [roofline.operations_per_second, roofline.bytes_per_second];

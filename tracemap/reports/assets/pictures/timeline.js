@@ -73,7 +73,7 @@ const styleOfSpan = (row, at) => spanStyles[row.items[at]];
 let spanStyles = [];
 
 const shortOpName = (op) => op.name.replace(/^[^.]*\./, "");
-const lineOfOp = (op) => op.python[0] || op.line[0];
+const lineOfOp = (op) => sourceOf(op)[0];
 
 // The op that gives the kernel its name, its source line, and the time.
 function labelOfSpan(row, at) {
@@ -133,7 +133,7 @@ function sharesOfSite(site) {
   const cost = (member) => (measured ? ofMetric(member.attributed) ?? 0 : 0);
   const all = site.members.reduce((sum, member) => sum + cost(member), 0);
   const ranked = [...site.members].sort((a, b) => cost(b) - cost(a));
-  return ranked.map((member) => member.op + " " + (ops.get(member.op)?.name ?? "") + (all ? " " + share(cost(member), all) : ""));
+  return ranked.map((member) => member.op + " " + (ops.get(member.op)?.node || (ops.get(member.op)?.name ?? "")) + (all ? " " + share(cost(member), all) : ""));
 }
 
 function describeSpan(row, at) {
@@ -141,7 +141,7 @@ function describeSpan(row, at) {
   const parts = [quantity(row.ends[at] - row.starts[at], "ns") + " at " + quantity(row.starts[at], "ns") + " of " + callName(functionCalls[row.callAt(at)])];
   const of = item.sites.map((id) => sites.get(id)).filter(Boolean);
   const siteText = of.length > 3 ? "one of " + of.length + " dispatches" : of.map((site) => site.id).join(" or ");
-  const opTexts = of.length === 1 ? sharesOfSite(of[0]) : item.ops.map((id) => id + " " + (ops.get(id)?.name ?? ""));
+  const opTexts = of.length === 1 ? sharesOfSite(of[0]) : item.ops.map((id) => id + " " + (ops.get(id)?.node || (ops.get(id)?.name ?? "")));
   if (opTexts.length) parts.push((of.length && measured ? "shares of " + chosenMetric().name + ": " : "") + opTexts.slice(0, 4).join(", ") + (opTexts.length > 4 ? " and " + (opTexts.length - 4) + " more" : ""));
   return [siteText, item.label, ...parts].filter(Boolean).join(" · ");
 }

@@ -11,9 +11,10 @@ const WORDS_AT_ONCE = 4000; // rows indexed for the filter at once
 class Table {
   // `work`: a row's amount of the metric, without what other rows count, too; undefined if rows overlap.
   constructor(panel, rows, columns, sorted, work) {
-    Object.assign(this, { panel, rows, columns, sorted, work });
+    Object.assign(this, { panel, rows, all: columns, columns: columns.filter((entry) => !entry.isMore), work });
+    this.sorted = Math.max(0, this.columns.indexOf(columns[sorted]));
     this.key = panel.id;
-    this.falling = columns[sorted].numeric;
+    this.falling = this.columns[this.sorted].numeric;
     this.drawn = "";
     this.shown = [];
     this.order = null;
@@ -31,15 +32,35 @@ class Table {
     this.head = make("tr");
     this.body = make("tbody");
     this.table = make("table", "", make("thead", "", this.head), this.body);
-    columns.forEach((entry, index) => this.head.append(this.headCell(entry, index)));
+    this.makeHead();
     panel.addEventListener("show", () => this.draw());
     panel.addEventListener("scroll", () => this.paint(), { passive: true });
     new ResizeObserver(() => this.paint()).observe(panel);
     addEventListener("beforeprint", () => this.paintForPrint());
     addEventListener("afterprint", () => this.draw(true));
-    panel.append(make("div", "filter", this.filter, this.count, this.basis), this.table);
+    this.more = this.columns.length < columns.length ? makeButton("all columns", () => keep(this.key + ".columns", this.showColumns(this.columns === this.all ? "" : "all"))) : "";
+    panel.append(make("div", "filter", this.filter, this.more, this.count, this.basis), this.table);
+    if (this.more) setting(this.key + ".columns", "", (which) => this.showColumns(which));
     setting(this.key + ".filter", "", (words) => this.filterBy(words));
     setting(this.key + ".sort", this.sortText(), (text) => this.sortBy(text));
+  }
+
+  makeHead() {
+    this.head.replaceChildren(...this.columns.map((entry, index) => this.headCell(entry, index)));
+  }
+
+  // Shows all columns, or those that are shown at first; returns "all" or "".
+  showColumns(which) {
+    const [sorted, isAll] = [this.columns[this.sorted], which === "all"];
+    if (isAll !== (this.columns === this.all)) {
+      this.columns = isAll ? this.all : this.all.filter((entry) => !entry.isMore);
+      this.sorted = Math.max(0, this.columns.indexOf(sorted));
+      this.more.textContent = isAll ? "fewer columns" : "all columns";
+      this.makeHead();
+      this.drawn = "";
+      this.draw();
+    }
+    return isAll ? "all" : "";
   }
 
   headCell(entry, index) {
@@ -66,14 +87,16 @@ class Table {
   }
 
   sortBy(text) {
-    const index = this.columns.findIndex((entry) => entry.label === text.replace(/^-/, ""));
+    const named = (entry) => entry.label === text.replace(/^-/, "");
+    if (this.all.some((entry) => entry.isMore && named(entry))) this.showColumns("all");
+    const index = this.columns.findIndex(named);
     if (index >= 0) [this.sorted, this.falling] = [index, text.startsWith("-")];
     this.draw();
     return this.sortText();
   }
 
   words(row) {
-    row.words ??= this.columns.map((entry) => String(entry.value(row) ?? "")).join(" ").toLowerCase();
+    row.words ??= this.all.map((entry) => String(entry.value(row) ?? "")).join(" ").toLowerCase();
     return row.words;
   }
 
@@ -177,6 +200,10 @@ class Table {
   drawRow(row, at) {
     const drawn = make("tr", "", ...this.columns.map((entry) => entry.cell(row)));
     drawn.setAttribute("aria-rowindex", at + 2);
+    if (measured && this.work && !this.work(row)) {
+      drawn.classList.add("free");
+      if (at && this.work(this.shown[at - 1])) drawn.classList.add("first-free");
+    }
     return drawn;
   }
 
@@ -195,7 +222,7 @@ class Table {
       if (entry.numeric) return Math.max(11, entry.label.length + 4);
       let longest = entry.label.length + 3;
       for (const row of this.rows) longest = Math.max(longest, String((entry.letters ?? entry.value)(row) ?? "").length);
-      return Math.min(120, longest);
+      return Math.min(entry.most ?? 120, longest);
     });
     const columns = widths.map((width) => {
       const column = make("col");
@@ -203,6 +230,7 @@ class Table {
       return column;
     });
     this.table.style.width = "max(100%, calc(" + widths.reduce((sum, width) => sum + width, 0) + "ch + " + widths.length * CELL_PADDING + "px))";
+    this.table.querySelector("colgroup")?.remove();
     this.table.prepend(make("colgroup", "", ...columns));
   }
 }

@@ -13,6 +13,7 @@ function show(number, focus) {
   });
   document.documentElement.classList.add("shown");
   if (focus) tabs[view].focus();
+  tabs[view].scrollIntoView({ block: "nearest", inline: "nearest" });
   panels[view].dispatchEvent(new Event("show"));
 }
 
