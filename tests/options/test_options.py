@@ -19,7 +19,7 @@ from tracemap.map.model import OpId
 from tracemap.options.compile import AuditOptions, BuildOptions, LowerOptions
 from tracemap.options.measure import RecordOptions, StatsOptions
 from tracemap.options.option import DeclaredOption, Options, declared_options, merge_options
-from tracemap.options.results import AttributeOptions, ReportOptions, Rule
+from tracemap.options.results import AttributeOptions, ExportOptions, Rule
 
 pytestmark = pytest.mark.quick
 
@@ -109,8 +109,8 @@ def test_values_that_an_option_does_not_take(kind: type[Options], name: str, val
 def test_there_is_no_such_option() -> None:
     with pytest.raises(TypeError, match=r"no option 'iteration'; did you mean 'iterations'\? The options are: fun"):
         merge_options(RecordOptions, None, {"iteration": 7})
-    with pytest.raises(TypeError, match="output"):
-        merge_options(ReportOptions, None, {})
+    with pytest.raises(TypeError, match="to"):
+        merge_options(ExportOptions, None, {})
 
 
 def test_an_empty_name_is_not_the_same_as_none() -> None:

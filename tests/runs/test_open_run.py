@@ -32,7 +32,7 @@ def test_a_folder_is_no_run_and_the_error_says_where_runs_are(built: Built, tmp_
     shutil.copytree(built("hand_mlp"), bundle)
     folder.mkdir()
     for runs, said in (
-        ((bundle,), f"{bundle}: is a bundle, not a run; record one: tracemap record {bundle} [run-invalid]"),
+        ((bundle,), f"{bundle}: this bundle has no run; record one with `tracemap record {bundle}` [usage-invalid]"),
         ((folder,), f"tracemap stats {folder} --calls calls.parquet makes a table of its calls"),
     ):
         for command in (("attribute", "--map", bundle), ("export", "--to", "csv", "-o", "-")):

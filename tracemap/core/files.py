@@ -261,6 +261,10 @@ _MODULE_IN_ZIP: Final = b"module.fb"
 _FLATBUFFER_OF_MODULE: Final = b"IREE"
 
 
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""Byte order marks; those of UTF-32 begin or end with them."""
+
+
 def format_of_data(head: bytes, name: str) -> FileFormat:
     """The kind of a file, by its first bytes; the name decides only between texts, and between zip archives."""
     suffix = PurePath(name).suffix.lower()
@@ -275,7 +279,7 @@ def format_of_data(head: bytes, name: str) -> FileFormat:
     if head[4:8] == _FLATBUFFER_OF_MODULE:
         return FileFormat.MODULE
     if b"\0" in head:
-        return FileFormat.BINARY
+        return FileFormat.TEXT if head.startswith(_UTF_16) else FileFormat.BINARY
     return _kind_of_text(head, suffix)
 
 
