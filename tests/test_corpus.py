@@ -41,6 +41,7 @@ def test_all_time_has_an_owner_or_a_reason(
     check_page(page, json_cli("show", bundle)["module"]["name"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["model", "root", "equal"])
 def test_every_rule_balances(rule: str, built: Built, recorded: Recorded) -> None:
     run = recorded("jax_gpt2_4l")
@@ -50,6 +51,7 @@ def test_every_rule_balances(rule: str, built: Built, recorded: Recorded) -> Non
     check_bounds(attribution)
 
 
+@pytest.mark.long
 def test_a_function_without_kernels_gives_a_valid_run(built: Built, recorded: Recorded) -> None:
     run = recorded("hand_multifunc.no_compute")
     assert count_of_run(run, "kind = 'dispatch'") == 0
@@ -58,6 +60,7 @@ def test_a_function_without_kernels_gives_a_valid_run(built: Built, recorded: Re
     assert all(op["calls"] == 0 for op in attribution["ops"])
 
 
+@pytest.mark.long
 def test_iterations_are_exact(recorded: Recorded) -> None:
     """Three iterations of twelve dispatches: no event more, and none of the warm-up counted."""
     assert count_of_run(recorded("hand_repeat12"), "kind = 'dispatch'") == 3 * 12
@@ -77,6 +80,7 @@ def foreign_profile(built: Built, samples: Corpus, tmp_path_factory: pytest.Temp
     return profile
 
 
+@pytest.mark.long
 def test_a_profile_made_elsewhere_is_attributed(foreign_profile: Path, built: Built) -> None:
     attribution = json_cli("attribute", foreign_profile, "--map", built("hand_repeat12"))
     assert [site["calls"] for site in attribution["sites"]] == [5] * 12
@@ -84,6 +88,7 @@ def test_a_profile_made_elsewhere_is_attributed(foreign_profile: Path, built: Bu
     assert not {"unmatched-event", "compiler-made"} & {row["reason"] for row in attribution["unattributed"]}
 
 
+@pytest.mark.long
 def test_a_profile_that_was_cut_is_read_up_to_its_last_record(
     foreign_profile: Path, built: Built, tmp_path: Path
 ) -> None:
@@ -97,6 +102,7 @@ def test_a_profile_that_was_cut_is_read_up_to_its_last_record(
     assert attribution["diagnostics"]
 
 
+@pytest.mark.long
 def test_shared_kernel_sites_name_their_own_layer(built: Built, samples: Corpus) -> None:
     shown = json_cli("show", built("hand_repeat12"))
     ops = {op["id"]: op for op in shown["ops"]}
@@ -111,6 +117,7 @@ def test_shared_kernel_sites_name_their_own_layer(built: Built, samples: Corpus)
         assert named == [[line] for line in lines]
 
 
+@pytest.mark.long
 def test_parts_of_a_shared_kernel_are_known(built: Built) -> None:
     """The generic's own addition and maximum stand below it, each with a line of its own layer."""
     generics = [op for op in load(built("hand_repeat12")).graph.ops if op.name == "linalg.generic"]
@@ -121,17 +128,20 @@ def test_parts_of_a_shared_kernel_are_known(built: Built) -> None:
     assert len(set(lines)) == 12
 
 
+@pytest.mark.long
 def test_sites_of_a_real_model_are_told_apart(built: Built) -> None:
     shown = json_cli("show", built("jax_gpt2_4l"))
     assert (len(shown["sites"]), len(shown["kernels"])) == (61, 15)
     assert len({(root_of(site), tuple(site["path"])) for site in shown["sites"]}) == 61
 
 
+@pytest.mark.long
 def test_sites_are_told_apart_where_locations_collide(built: Built) -> None:
     shown = json_cli("show", built("torch_bert_tiny"))
     assert len({(root_of(site), site["kernel"]) for site in shown["sites"]}) == 51
 
 
+@pytest.mark.long
 def test_python_sources_and_scopes_are_kept(built: Built) -> None:
     shown = json_cli("show", built("jax_gpt2_4l"))
     roots = {root_of(site) for site in shown["sites"]}
@@ -143,12 +153,14 @@ def test_python_sources_and_scopes_are_kept(built: Built) -> None:
     assert kept["jax_models.py"].read_bytes() == (SAMPLES / "sources" / "jax_models.py").read_bytes()
 
 
+@pytest.mark.long
 def test_building_twice_gives_the_same_bytes(built: Built, samples: Corpus, tmp_path: Path) -> None:
     samples.build("hand_mlp", tmp_path / "hand_mlp.tracemap")
     for name in ("map.json", "module.vmfb"):
         assert (tmp_path / "hand_mlp.tracemap" / name).read_bytes() == (built("hand_mlp") / name).read_bytes(), name
 
 
+@pytest.mark.long
 def test_attributing_twice_gives_the_same_bytes(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     pages = [tmp_path / name for name in ("a.html", "b.html")]
     arguments = ("attribute", recorded("jax_gpt2_4l"), "--map", built("jax_gpt2_4l"), "--format", "json", "--html")

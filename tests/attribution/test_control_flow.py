@@ -188,6 +188,7 @@ def test_buffers_made_anew_on_each_call(case: Case, driver: str, bundles: Bundle
     assert "split-evenly" not in slugs(result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ARMS, ids=named)
 def test_arms_on_a_driver_that_lists_no_buffers(case: Case, bundles: Bundles, tmp_path: Path) -> None:
     """Equal arms cannot be told apart there: their events are split and flagged, all others exact."""
@@ -220,6 +221,7 @@ def test_work_at_load_is_told_as_not_measured(bundles: Bundles, tmp_path: Path) 
     assert "load-time-not-measured" in slugs(result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("driver", "calls"), [("serial", {}), ("sync", {"A": ITERATIONS, "B": ITERATIONS})])
 def test_dispatches_without_workgroups(driver: str, calls: dict[str, int], bundles: Bundles, tmp_path: Path) -> None:
     """On local-task a dispatch of no workgroups is no event, on local-sync one of its own: neither is a mistake."""
@@ -249,6 +251,7 @@ def test_what_the_order_cannot_tell_is_ambiguous(driver: str, bundles: Bundles, 
     assert [(cost["low"], cost["high"]) for cost in costs] == [(0, whole)] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["0", "1"])
 def test_arms_that_the_compiler_made_one_are_ambiguous(which: str, bundles: Bundles, tmp_path: Path) -> None:
     bundle = bundles("dynamic", PLAIN)
@@ -259,7 +262,7 @@ def test_arms_that_the_compiler_made_one_are_ambiguous(which: str, bundles: Bund
     assert "split-evenly" in slugs(result)
 
 
-@pytest.mark.few(2)
+@pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("which", ["0", "1"])
 def test_what_is_around_arms_that_became_one_is_exact(
@@ -285,6 +288,7 @@ def check_stderr(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_events_of_another_module_are_nobodys(bundles: Bundles, tmp_path: Path) -> None:
     """The library's dispatch runs between the two of the program; command buffers are numbered over both."""
     library = bundles("library", PLAIN) / "module.vmfb"

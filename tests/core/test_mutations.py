@@ -93,6 +93,7 @@ def all_cases() -> list[Path]:
     return sorted(CASES.glob("*/*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.parent.name}/{case.name}")
 def test_cases_of_the_past_end_well(case: Path, inputs: Path, tmp_path: Path) -> None:
     """A file that went wrong once; its name begins with the number of the reader's target in whose place it stands."""

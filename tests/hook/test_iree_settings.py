@@ -126,6 +126,7 @@ def test_stock_tools_print_the_statistics(elf: str, driver: str, exact: Path, ma
     assert "tracemap hook" not in done.stderr
 
 
+@pytest.mark.long
 def test_one_kernel_and_the_form_are_chosen(exact: Path, made: Path, output: Path) -> None:
     vmfb = support.module(made, "embedded")
     command = support.tool_command("iree-run-module", vmfb, "local-sync")

@@ -63,6 +63,7 @@ def test_every_site_has_one_kernel_alone(benched: Json, built: Built) -> None:
     assert sites == sorted(site["id"] for site in json_cli("show", built("hand_mlp"))["sites"])
 
 
+@pytest.mark.long
 def test_amounts_are_those_of_the_map(benched: Json, built: Built) -> None:
     members = {site["id"]: site["members"] for site in json_cli("show", built("hand_mlp"))["sites"]}
     for kernel in benched["kernels"]:

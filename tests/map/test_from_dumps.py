@@ -83,7 +83,7 @@ def memberships(graph: TraceGraph, *kinds: Evidence) -> set[tuple[int, str]]:
     return {(ordinal, member.op) for ordinal, member in found if not kinds or member.evidence in kinds}
 
 
-@pytest.mark.few(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIVE)
 def test_sites_and_kernels_are_those_of_the_compilation(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
@@ -137,6 +137,7 @@ def test_called_and_shared_locations(name: str, tmp_path: Path) -> None:
     assert bool(ours.sites[0].members) is (name == "callsites")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["hand_mlp", "hand_repeat6_calls"])
 def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built, tmp_path: Path) -> None:
     ours = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
@@ -147,7 +148,7 @@ def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built
     assert [op.last_phase for op in ours.ops] == [op.last_phase for op in theirs.ops]
 
 
-@pytest.mark.few(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIVE)
 def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap")
@@ -156,6 +157,7 @@ def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path:
     assert json_cli("show", tmp_path / "b.tracemap")["coverage"]["ops"] == len(graph.ops)
 
 
+@pytest.mark.long
 def test_shared_locations_are_reported_and_leave_sites_without_ops(tmp_path: Path) -> None:
     """Two products share line 7: neither is told from the other. The first shares line 3 with its initial value."""
     program = ROOT / "tests" / "programs" / "shared_places.mlir"
@@ -205,6 +207,7 @@ def test_file_names_of_models_need_not_be_those_of_the_compilation(tmp_path: Pat
 # --- refusals
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["input", "dispatch-creation", "flow", "hal"])
 def test_missing_dump_is_named(phase: str, by_hand: Path, tmp_path: Path) -> None:
     dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
@@ -216,6 +219,7 @@ def test_missing_dump_is_named(phase: str, by_hand: Path, tmp_path: Path) -> Non
         check_cli("build", "--from-dumps", dumps, "--module", module, MODELS / "hand_mlp.mlir", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_fewer_phases_are_enough(by_hand: Path, tmp_path: Path) -> None:
     dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
     for phase in ("input", "abi", "preprocessing", "global-optimization", "stream", "vm"):
@@ -225,6 +229,7 @@ def test_fewer_phases_are_enough(by_hand: Path, tmp_path: Path) -> None:
     assert len(memberships(graph, Evidence.LOCATED)) == 7
 
 
+@pytest.mark.long
 def test_dumps_without_locations(tmp_path: Path) -> None:
     compile_by_hand(MODELS / "hand_mlp.mlir", tmp_path, "--iree-opt-level=O0")
     said = refused("dumps-invalid", *build_words(tmp_path), MODELS / "hand_mlp.mlir", cwd=tmp_path)
@@ -235,6 +240,7 @@ def build_words(folder: Path) -> tuple[str | Path, ...]:
     return ("build", "--from-dumps", folder / "dumps", "--module", folder / "m.vmfb", "-o", folder / "b.tracemap")
 
 
+@pytest.mark.long
 def test_dumps_of_two_compilations(by_hand: Path, tmp_path: Path) -> None:
     for name in ("hand_mlp", "jax_gpt2_4l"):
         shutil.copytree(by_hand / name / "dumps", tmp_path / "dumps", dirs_exist_ok=True)
@@ -242,6 +248,7 @@ def test_dumps_of_two_compilations(by_hand: Path, tmp_path: Path) -> None:
     assert "several dumps" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_module_of_another_compilation(by_hand: Path, tmp_path: Path) -> None:
     shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
     shutil.copy(by_hand / "jax_gpt2_4l" / "m.vmfb", tmp_path / "m.vmfb")
@@ -301,6 +308,7 @@ def test_module_of_the_same_compilation_made_again(alike: Path) -> None:
     assert from_dumps(alike / "exp", alike / "b.tracemap").sites
 
 
+@pytest.mark.long
 def test_executables_of_other_devices_are_found_too(tmp_path: Path) -> None:
     target = ("--mlir-print-debuginfo", "--iree-hal-target-device=vulkan")
     flags = [flag for flag in PLAIN_FLAGS if "target-device" not in flag]
@@ -311,6 +319,7 @@ def test_executables_of_other_devices_are_found_too(tmp_path: Path) -> None:
     assert len(from_dumps(tmp_path, tmp_path / "b.tracemap").sites) == 4
 
 
+@pytest.mark.long
 def test_damaged_dump_is_named(by_hand: Path, tmp_path: Path) -> None:
     dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
     shutil.copy(by_hand / "hand_mlp" / "m.vmfb", tmp_path / "m.vmfb")
@@ -319,6 +328,7 @@ def test_damaged_dump_is_named(by_hand: Path, tmp_path: Path) -> None:
     assert "the phase flow does not parse" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -332,6 +342,7 @@ def test_options_that_go_together(words: tuple[str, ...], tmp_path: Path) -> Non
     assert "--from-dumps" in refused("usage-invalid", "build", *words, cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_passes_of_a_compilation_made_elsewhere(by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / "hand_mlp", tmp_path / "b.tracemap", MODELS / "hand_mlp.mlir")
     lost = next(op.id for op in graph.ops if op.name == "func.return")

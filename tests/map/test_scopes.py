@@ -92,6 +92,7 @@ def test_scan_bodies_are_in_the_scope_of_the_scan(built: Built) -> None:
     assert all(scopes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "scope"),
     [

@@ -191,6 +191,7 @@ def test_copies_before_the_first_call_are_no_cost_of_calls(on_gpu: OnGpu, tmp_pa
     assert row["metrics"]["duration_ns"] == 500 * result["run"]["iterations"] == 1500
 
 
+@pytest.mark.long
 def test_what_may_be_of_several_sites_is_split_over_these(on_gpu: OnGpu, tmp_path: Path) -> None:
     """Two launches of a part: four layers have them in this order, and other sites of their kernels have nothing."""
     bundle = on_gpu("jax_gpt2_4l")
@@ -215,6 +216,7 @@ def test_what_may_be_of_several_sites_is_split_over_these(on_gpu: OnGpu, tmp_pat
     assert found == expected
 
 
+@pytest.mark.long
 def test_the_names_that_device_code_has_are_known(on_gpu: OnGpu) -> None:
     """PTX has `_` where a kernel's name has `$`."""
     made = load(on_gpu("torch_resnet18_small")).graph

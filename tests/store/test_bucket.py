@@ -109,6 +109,7 @@ def test_answers_are_those_of_a_folder(folder: Path, store: str, question: tuple
     assert of_bucket == of_folder
 
 
+@pytest.mark.long
 @with_bucket
 def test_files_have_the_names_that_they_have_in_a_folder(folder: Path, store: str, server: Server) -> None:
     """And no others are left there; what is in them is the same but for when they were added."""
@@ -148,6 +149,7 @@ def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], serv
             server.ask("DELETE", "/" + quote(name))
 
 
+@pytest.mark.long
 @with_bucket
 def test_what_is_there_is_never_replaced(store: str, server: Server) -> None:
     """Whoever is second keeps what the first one wrote, though nobody asks whether it is there."""
@@ -226,6 +228,7 @@ def test_a_copy_with_a_name_that_is_a_pattern_is_one_file(
     assert len(json_cli("store", "list", "--store", store)["runs"]) == RUNS
 
 
+@pytest.mark.long
 @with_bucket
 def test_a_run_that_is_not_there_whole_is_not_seen(store: str, server: Server, changed: dict[str, bytes]) -> None:
     server.ask("DELETE", "/" + quote(of_table(changed, "runs")[0]))
@@ -269,6 +272,7 @@ def test_a_server_that_goes_away_is_to_blame_not_the_files(bundle: Path, runs: l
             query_calls(engine, headers, Names({}, ()), "cpu_ns", ())
 
 
+@pytest.mark.long
 @with_bucket
 @pytest.mark.usefixtures("server")
 def test_no_such_bucket_or_store() -> None:
@@ -276,6 +280,7 @@ def test_no_such_bucket_or_store() -> None:
         assert "is not a store, is empty, or the bucket does not exist" in failed("store", "list", "--store", where)
 
 
+@pytest.mark.long
 @with_bucket
 @pytest.mark.usefixtures("server")
 def test_a_bucket_that_cannot_be_written_is_said(bundle: Path, runs: list[Path]) -> None:
@@ -284,6 +289,7 @@ def test_a_bucket_that_cannot_be_written_is_said(bundle: Path, runs: list[Path])
     assert "[target-unwritable]" in said
 
 
+@pytest.mark.long
 @with_bucket
 def test_spark_reads_folders_only(store: str) -> None:
     assert "Spark reads only stores in folders" in failed("store", "query", "--store", store, "--engine", "local[*]")
@@ -292,6 +298,7 @@ def test_spark_reads_folders_only(store: str) -> None:
 # ---- addresses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("address", "why"),
     [
@@ -305,11 +312,13 @@ def test_addresses_that_are_none_of_a_store(address: str, why: str) -> None:
     assert why in failed("store", "list", "--store", address)
 
 
+@pytest.mark.long
 def test_an_address_that_was_made_a_path_is_refused() -> None:
     with pytest.raises(UsageInvalid, match="pass it as a string"):
         store_list(StoreListOptions(store=Path("s3://bucket/prefix")))
 
 
+@pytest.mark.long
 def test_what_reads_buckets_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s3fs.py").write_text("raise ImportError('none here')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")

@@ -151,6 +151,7 @@ def varint(number: int) -> bytes:
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ask", [trend, compare])
 def test_a_file_that_denies_that_its_values_are_lost_is_damaged(store: Path, ask: Ask) -> None:
     """One bit says of all of a page that they are none; what the file says of its values says that none is."""
