@@ -68,7 +68,7 @@ def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Ope
     assert width(cells(browser)[label]) == pytest.approx(width(cells(browser)["all"]), abs=0.1)
     assert texts(browser, "#icicle .path button")[-1] == label
     zoomed = browser.current_url
-    dot = next(cell for name, cell in cells(browser).items() if name.startswith("stablehlo.dot_general"))
+    dot = next(cell for name, cell in cells(browser).items() if name.startswith("dot_general"))
     line = str(dot.get_attribute("aria-label")).partition(" :")[2].partition(":")[0]
     dot.click()
     assert view(browser) == "F0"

@@ -44,6 +44,7 @@ from tracemap.reports.page.model import (
     UnattributedLine,
     amounts,
 )
+from tracemap.reports.views.ops import without_dialect
 from tracemap.runs.model import UNKNOWN_PARTS
 
 # ---- families: kinds of work by the names of ops, only for the colours of pictures
@@ -184,7 +185,7 @@ def roofline_of(costed: MapCosts) -> Roofline | None:
 
 
 def _op_title(op: Op) -> str:
-    return op.node or op.name
+    return op.node or without_dialect(op.name)
 
 
 def _ops(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:

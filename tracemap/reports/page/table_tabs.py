@@ -38,6 +38,7 @@ from tracemap.reports.page.model import (
 )
 from tracemap.reports.page.overview_tab import Family
 from tracemap.reports.page.source_tabs import frames_on_page
+from tracemap.reports.views.ops import without_dialect
 
 # ---- tree
 #
@@ -144,7 +145,7 @@ def _leaf(reached: OpOccurrence) -> Step:
     if reached.op.node:
         return ("op", reached.op.node, str(reached.op.id))
     line = "" if isinstance(reached.op.line, Unknown) else f" :{reached.op.line}"
-    return ("op", f"{reached.op.name}{line}", str(reached.op.id))
+    return ("op", f"{without_dialect(reached.op.name)}{line}", str(reached.op.id))
 
 
 def _scope_steps(reached: OpOccurrence) -> list[Step]:
