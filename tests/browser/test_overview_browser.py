@@ -192,16 +192,22 @@ def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
         ("net.py", "file net.py", "F1"),
         ("h0/attn", "scope h0/attn", "scopes"),
     ):
-        press(browser, Keys.ESCAPE, "s")
-        field = browser.switch_to.active_element
-        field.clear()
-        field.send_keys(words)
+        field = search_for(browser, words)
         settle(browser)
         rows = texts(browser, "#search-found li")
         at = next(number for number, row in enumerate(rows) if row.startswith(first))
         field.send_keys(*[Keys.ARROW_DOWN] * at, Keys.ENTER)
         assert view(browser) == shown, words
     assert [text.strip() for text in first_cells(browser, "scopes")] == ["attn"]
+
+
+def search_for(browser: Chrome, words: str) -> WebElement:
+    """Open the search and type the words; returns its field."""
+    press(browser, Keys.ESCAPE, "s")
+    field = browser.switch_to.active_element
+    field.clear()
+    field.send_keys(words)
+    return field
 
 
 def test_search_finds_functions_lines_and_nodes_by_parts_of_their_names(open_page: Open, tmp_path: Path) -> None:
@@ -219,10 +225,7 @@ def test_search_finds_functions_lines_and_nodes_by_parts_of_their_names(open_pag
         ("up/ge", "node mlp/up/Gemm", "F1"),
         ("atmul", "dispatch site0", "F1"),
     ):
-        press(browser, Keys.ESCAPE, "s")
-        field = browser.switch_to.active_element
-        field.clear()
-        field.send_keys(words)
+        field = search_for(browser, words)
         assert texts(browser, "#search-found li")[0].startswith(first), words
         field.send_keys(Keys.ENTER)
         assert view(browser) == shown, words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 import webbrowser
@@ -158,8 +157,8 @@ def _profile_script(script: Path, function: str, options: ProfileOptions, progre
         raise first.found
     if not isinstance(first.found, ImportedModel):
         return profile_bundle(first.found, options, progress, names)
-    name = first.name if first.name == script.stem else f"{script.stem}-{first.name}"  # other scripts have others
-    target = Path(re.sub(r"[^\w.-]", "_", name) + SUFFIX)
+    name = first.found.name if first.found.name == script.stem else f"{script.stem}-{first.found.name}"
+    target = Path(name + SUFFIX)  # functions of other scripts may have the same name
     asked = BuildOptions(device=options.device, source_roots=options.source_roots, output=target)
     return profile_bundle(build_imported(first.found, asked, (script.parent,), progress), options, progress, names)
 

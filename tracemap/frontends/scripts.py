@@ -62,6 +62,13 @@ class ScriptCapture:
     programs: list[CapturedProgram] = field(default_factory=list)
     defined: list[str] = field(default_factory=list)
     """Names of jitted functions, called or not."""
+    compile_seconds: float = 0.0
+    """Time in which JAX has traced, lowered and compiled up to now."""
+
+    def add_duration(self, event: str, duration: float, **_: object) -> None:
+        """Count an event of `jax.monitoring`."""
+        if event.startswith("/jax/core/compile/"):
+            self.compile_seconds += duration
 
 
 def run_script(capture: ScriptCapture, arguments: Sequence[str]) -> list[CapturedProgram]:
@@ -137,6 +144,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 def _jitted_functions(capture: ScriptCapture) -> Iterator[None]:
     """Capture the outermost calls of functions that `jax.jit` returns."""
     import jax
+    from jax import monitoring
     from jax.extend import source_info_util
 
     for folder in (OWN_FOLDER, Path(click.__file__).parent, Path(runpy.__file__)):
@@ -151,9 +159,11 @@ def _jitted_functions(capture: ScriptCapture) -> Iterator[None]:
         return lambda function: _Jitted(jitted(function), capture)  # `@jax.jit(static_argnums=0)`
 
     jax.jit = captured
+    monitoring.register_event_duration_secs_listener(capture.add_duration)
     try:
         yield
     finally:
+        monitoring.unregister_event_duration_listener(capture.add_duration)
         jax.jit = jit
 
 
@@ -174,11 +184,10 @@ class _Jitted:
         if self._program is None:
             self._program = _captured(self._jitted, arguments, keywords)
             self._capture.programs.append(self._program)
-        with _compile_seconds() as compiling:
-            begin = time.monotonic()
-            result = jax.block_until_ready(self._jitted(*arguments, **keywords))
-            elapsed = time.monotonic() - begin
-        self._program.add_call(max(0.0, elapsed - sum(compiling)))
+        begin, compiling = time.monotonic(), self._capture.compile_seconds
+        result = jax.block_until_ready(self._jitted(*arguments, **keywords))
+        elapsed, compiled = time.monotonic() - begin, self._capture.compile_seconds - compiling
+        self._program.add_call(max(0.0, elapsed - compiled))
         return result
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - JAX's
@@ -186,24 +195,6 @@ class _Jitted:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401 - as for functions
         return self if instance is None else types.MethodType(self, instance)
-
-
-@contextmanager
-def _compile_seconds() -> Iterator[list[float]]:
-    """Collect the times in which JAX traces, lowers and compiles."""
-    from jax import monitoring
-
-    seconds: list[float] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if event.startswith("/jax/core/compile/"):
-            seconds.append(duration)
-
-    monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seconds
-    finally:
-        monitoring.unregister_event_duration_listener(listen)
 
 
 def without_capture(program: object) -> object:

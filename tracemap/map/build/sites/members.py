@@ -212,7 +212,7 @@ _NEGATE = "arith.negf"
 """Negates one of the halves; all other operations without a location concatenate them."""
 _SELECT = "arith.select"
 _READ = "tensor.extract"
-_SHARED_OPS = frozenset({"arith.constant", "linalg.index", "linalg.yield"})
+SHARED_OPS = frozenset({"arith.constant", "linalg.index", "linalg.yield"})
 
 
 def rotation_operations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mapping[int, OpId]:
@@ -220,7 +220,7 @@ def rotation_operations(body: Sequence[BodyOp], owners: Owners, facts: ModelFact
     op_of_index: dict[int, OpId] = {}
     for parent, rotation in _rotations(body, owners, facts):
         for op in body:
-            if op.parent == parent and op.name not in _SHARED_OPS and not owners.of(op.location):
+            if op.parent == parent and op.name not in SHARED_OPS and not owners.of(op.location):
                 op_of_index[op.index] = rotation.negate if op.name == _NEGATE else rotation.join
     return op_of_index
 
@@ -239,7 +239,7 @@ def assign_rotation_steps(steps: Sequence[KernelLine], rotations: Sequence[Rotat
     joins = sort_ops(rotation.join for rotation in rotations)
     return tuple(
         step
-        if step.ops or step.parent is UNKNOWN or step.op_name in _SHARED_OPS
+        if step.ops or step.parent is UNKNOWN or step.op_name in SHARED_OPS
         else structs.replace(step, ops=negations if step.op_name == _NEGATE else joins)
         for step in steps
     )

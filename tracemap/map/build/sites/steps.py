@@ -21,7 +21,7 @@ from tracemap.ir.flow import DispatchRegion
 from tracemap.map.build.model.idioms import Rotation
 from tracemap.map.build.model.kinds import arithmetic_kind
 from tracemap.map.build.sites.cost import Misplaced, assign_product_steps
-from tracemap.map.build.sites.members import assign_rotation_steps
+from tracemap.map.build.sites.members import SHARED_OPS, assign_rotation_steps
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import Works
 from tracemap.map.build.sites.relabelled_ops import (
@@ -41,7 +41,7 @@ _NO_EVIDENCE = frozenset(
 )
 """Operations whose locations are no evidence: constants that sites share, bindings, shapes, and the kernel itself."""
 
-_NO_OWN_WORK = _NO_EVIDENCE | {"linalg.index", "linalg.yield"}
+_NO_OWN_WORK = _NO_EVIDENCE | SHARED_OPS
 
 Translation = Mapping[OpId, tuple[OpId, ...]]
 """Ops of the site whose locations the kernel kept -> the corresponding ops at another site."""
