@@ -24,6 +24,7 @@ from tracemap.core.errors import (
     QueryInvalid,
     RunInvalid,
     ToolFailed,
+    ToolMissing,
     TracemapError,
     UsageInvalid,
 )
@@ -54,9 +55,10 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.machine.images import Image
+    from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import StoredEstimates
-    from tracemap.map.model import TraceGraph
+    from tracemap.map.model import Kernel, TraceGraph
     from tracemap.options.compile import RemarksOptions
     from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
     from tracemap.options.store import StoreAddOptions
@@ -390,6 +392,61 @@ def open_and_join_runs(
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
             request = attribution_request(bundle, resolved, options, images, series=series, peaks=peaks)
             yield BundleAttribution(bundle, attribute(request)), resolved
+
+
+_OR_WITHOUT: Final = "or leave out the data flow with --no-data-flow"
+
+
+def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
+    """Data flow edges between the ops of the bundle's map, which does not contain them: the model is parsed.
+
+    Raises:
+        ToolMissing: the compiler, which parses models, is not installed.
+        UsageInvalid: the bundle does not contain its model.
+        ModelInvalid: the installed compiler cannot parse the model.
+        BundleInvalid: the model cannot be read.
+    """
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources, {_OR_WITHOUT}")
+    try:
+        from tracemap.map.build.model.model_facts import data_flow
+    except ImportError as error:
+        raise ToolMissing(
+            f"IREE's compiler is not installed, and the model cannot be parsed without it: "
+            f"pip install iree-base-compiler, {_OR_WITHOUT}"
+        ) from error
+    known = bundle.graph.op_by_id
+    with check_damage_on_failure(bundle):
+        edges = data_flow(model)
+    return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
+
+
+def with_advice(attributed: BundleAttribution) -> BundleAttribution:
+    """The same attribution with advice. Rules whose files are missing or damaged find nothing."""
+    from tracemap.attribution.advice import Evidence, advise
+    from tracemap.machine.images import read_images
+
+    bundle, attribution = attributed.bundle, attributed.attribution
+
+    def kernel_text(kernel: Kernel) -> str:
+        with suppress(TracemapError):
+            return bundle.kernel_text(kernel)
+        return ""
+
+    @cache
+    def images() -> Sequence[Image]:
+        with suppress(TracemapError):
+            return read_images(bundle.module_path)
+        return ()
+
+    def data_flow() -> Sequence[Edge]:
+        with suppress(TracemapError):
+            return data_flow_of(bundle)
+        return ()
+
+    evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow)
+    return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
 
 
 def one_kernel(bundle: Bundle, what: str) -> str:

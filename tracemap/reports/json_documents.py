@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 
 from tracemap.attribution.model import (
+    Advice,
     Attribution,
     Disagreement,
     MetricTotal,
@@ -110,6 +111,7 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
         tuple[Disagreement, ...],
         Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
     ]
+    advice: Annotated[tuple[Advice, ...], Meta(description="What to change next, the largest gain first.")] = ()
 
 
 def shown_attribution(attribution: Attribution) -> ShownAttribution:
