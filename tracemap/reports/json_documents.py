@@ -15,6 +15,7 @@ from tracemap.attribution.model import (
     Disagreement,
     MetricTotal,
     OpResult,
+    Overhead,
     SiteCost,
     SlowCall,
     UnattributedReason,
@@ -112,6 +113,10 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
         Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
     ]
     advice: Annotated[tuple[Advice, ...], Meta(description="What to change next, the largest gain first.")] = ()
+    overhead: Annotated[
+        tuple[Overhead, ...],
+        Meta(description="Elapsed time without a kernel, by place: it adds up to `elapsed_ns` minus `kernels_ns`."),
+    ]
 
 
 def shown_attribution(attribution: Attribution) -> ShownAttribution:
