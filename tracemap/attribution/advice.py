@@ -16,7 +16,15 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Final
 
-from tracemap.attribution.model import Advice, AdviceRule, Attribution, SiteResult, UnattributedReason
+from tracemap.attribution.model import (
+    Advice,
+    AdviceRule,
+    Attribution,
+    Overhead,
+    OverheadPlace,
+    SiteResult,
+    UnattributedReason,
+)
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, has_slug
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import Unknown, format_bytes, format_ns, format_share, plural
@@ -169,10 +177,13 @@ class _Program:
         return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int)) / self.iterations
 
     @cached_property
-    def queue_ns(self) -> float:
-        """Time in which work was submitted, but no kernel ran."""
-        queue = self.attribution.run.elapsed.queue_ns
-        return queue / self.iterations if self.iterations and isinstance(queue, int) else 0.0
+    def calls(self) -> float:
+        """Number of kernel calls."""
+        return sum(dispatch.calls for dispatch in self.dispatches)
+
+    def calls_besides(self, count: float) -> float:
+        """Number of kernel calls if `count` of them were a single one."""
+        return self.calls - count + 1
 
     @cached_property
     def dispatches(self) -> tuple[_Dispatch, ...]:
@@ -465,6 +476,7 @@ def _findings(program: _Program) -> Iterator[_Finding]:
     """The causes of the time in kernels."""
     yield from _repeated(program)
     yield from _unfused(program)
+    yield from _copies(program)
     for dispatch in program.hot:
         yield from _moved(program, dispatch)
         yield from _idle(program, dispatch)
@@ -682,34 +694,75 @@ _MANY: Final = 8
 
 
 def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
-    """The cause of a high overhead, with its sentence and command."""
-    run, overhead_ns = program.attribution.run, program.overhead_ns
-    if overhead_ns < _HIGH_OVERHEAD * program.elapsed_ns or run.device not in _DEVICES:
+    """The causes of the time between kernels, with their sentences and commands."""
+    loop_ns = 0.0
+    for row in program.attribution.overhead:
+        total_ns = row.total_ns / program.iterations
+        if row.place is OverheadPlace.LOOP and row.ops and total_ns > _LEAST_LOOP * program.elapsed_ns:
+            loop_ns += total_ns
+            yield _loop(program, row)
+    overhead_ns = program.overhead_ns
+    if overhead_ns < _HIGH_OVERHEAD * program.elapsed_ns or program.attribution.run.device not in _DEVICES:
         return
+    if loop_ns > _MOST_OF * overhead_ns:
+        return
+    share, tiny = program.share(overhead_ns), _tiny(program)
     text, command, bounds = _on_other_device(program)
-    if not bounds:
-        return
-    tiny = _tiny(program)
-    ops = tuple(dict.fromkeys(dispatch.ops[0] for dispatch in tiny if dispatch.ops))
-    rule = AdviceRule.TINY_DISPATCHES if tiny else AdviceRule.OVERHEAD_BOUND
-    share = program.share(overhead_ns)
     if tiny:
-        count = round(sum(dispatch.calls for dispatch in tiny))
-        mean_ns = sum(dispatch.wall_ns for dispatch in tiny) / sum(dispatch.calls for dispatch in tiny)
-        reason = f"{count} dispatches take {format_ns(round(mean_ns))} each, less than their launch"
-        sentence = f"{share} of the time is runtime overhead: {reason}. {text or 'Batch them into fewer ops'}"
-    else:
+        count = sum(dispatch.calls for dispatch in tiny)
+        mean_ns = sum(dispatch.wall_ns for dispatch in tiny) / count
+        if not bounds:
+            text, command = "Batch them into fewer ops", program.command("show", program.bundle, tiny[0].site.id)
+            gain_ns = overhead_ns * (1 - program.calls_besides(count) / program.calls)
+            bounds = 0.3 * gain_ns, 0.6 * gain_ns, gain_ns
+        ops = tuple(dict.fromkeys(dispatch.ops[0] for dispatch in tiny if dispatch.ops))
+        reason = f"{round(count)} dispatches take {format_ns(round(mean_ns))} each"
+        each = format_ns(round(overhead_ns / program.calls))
+        sentence = f"{share} of the time is runtime overhead: {reason}, and {each} to launch. {text}"
+        yield _Finding(AdviceRule.TINY_DISPATCHES, bounds[1], bounds[0], bounds[2], ops), sentence, command
+    elif bounds:
         sentence = f"{share} of the time is runtime overhead (queue and host){_details(program)}. {text}"
-    yield _Finding(rule, bounds[1], bounds[0], bounds[2], ops), sentence, command
+        yield _Finding(AdviceRule.OVERHEAD_BOUND, bounds[1], bounds[0], bounds[2], ()), sentence, command
+
+
+_LEAST_LOOP: Final = 0.05
+"""Least share of a loop's overhead in the time for advice."""
+_MOST_OF: Final = 0.5
+_UNROLL: Final = 8
+"""Suggested number of iterations per trip of an unrolled loop."""
+
+
+def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
+    """Advice on the overhead of a loop. Its copies and fills may go as well."""
+    total_ns = row.total_ns / program.iterations
+    trips = row.count / program.iterations if isinstance(row.count, int) else 0.0
+    per_trip = f" ({round(trips)} trips × {format_ns(round(total_ns / trips))})" if trips >= 1 else ""
+    op = program.graph.op_by_id[row.ops[-1]]
+    how = f"jax.lax.scan(..., unroll={_UNROLL})" if python_frame(program.graph, op) else f"{_UNROLL} iterations a trip"
+    text = f"{program.share(total_ns)} of the time is loop overhead at {program.place(op.id)}{per_trip}"
+    gain_ns = total_ns * (1 - 1 / _UNROLL)
+    finding = _Finding(AdviceRule.OVERHEAD_BOUND, 0.9 * gain_ns, 0.6 * gain_ns, 1.25 * gain_ns, row.ops)
+    measure = program.command("record", program.bundle, "--compare-devices", ",".join(sorted(_DEVICES)))
+    return finding, f"{text}. Unroll the loop: {how}", measure
+
+
+def _copies(program: _Program) -> Iterator[_Finding]:
+    """Copies and fills of ops that the runtime does outside of kernels."""
+    for row in program.attribution.overhead:
+        if row.place is OverheadPlace.TRANSFER and row.ops:
+            total_ns = row.total_ns / program.iterations
+            detail = f"{program.place(row.ops[0])} is a copy"
+            yield _Finding(
+                AdviceRule.LAYOUT_COPY, 0.8 * total_ns, 0.4 * total_ns, 1.1 * total_ns, row.ops, None, detail
+            )
 
 
 def _tiny(program: _Program) -> list[_Dispatch]:
-    """Many dispatches of which each takes less time than its launch; empty if they are few."""
-    calls = sum(dispatch.calls for dispatch in program.dispatches)
-    launch_ns = program.queue_ns / calls if calls else 0.0
-    tiny = [dispatch for dispatch in program.dispatches if dispatch.wall_ns / dispatch.calls < launch_ns]
-    many = sum(dispatch.calls for dispatch in tiny if dispatch.calls <= _ONCE)
-    return [dispatch for dispatch in tiny if dispatch.calls <= _ONCE] if many >= _MANY else []
+    """Many dispatches outside of loops, each of which takes less time than its overhead; empty if they are few."""
+    each_ns = program.overhead_ns / program.calls if program.calls else 0.0
+    once = (dispatch for dispatch in program.dispatches if dispatch.calls <= _ONCE)
+    tiny = [dispatch for dispatch in once if dispatch.wall_ns / dispatch.calls < each_ns]
+    return tiny if sum(dispatch.calls for dispatch in tiny) >= _MANY else []
 
 
 _ONCE: Final = 1.5
@@ -745,8 +798,8 @@ def _on_other_device(program: _Program) -> tuple[str, str, tuple[float, float, f
 
 def _details(program: _Program) -> str:
     """The mean time of a kernel call, and other possible parts of the overhead."""
-    calls = sum(dispatch.calls for dispatch in program.dispatches)
-    text = f"; a kernel call takes {format_ns(round(program.kernels_ns / calls))} on average" if calls else ""
+    mean_ns = program.kernels_ns / program.calls if program.calls else 0.0
+    text = f"; a kernel call takes {format_ns(round(mean_ns))} on average" if program.calls else ""
     parts = ["untimed copies and fills"] if _may_be_copies(program) else []
     if has_slug(program.attribution.diagnostics, NOISY):
         parts.append("waiting for a CPU (noisy run)")
@@ -791,7 +844,10 @@ def advise(evidence: Evidence) -> tuple[Advice, ...]:
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
         for rule, findings in _by_rule(_findings(program)).items()
     ]
-    found += [_advice(program, [finding], sentence, command) for finding, sentence, command in _between(program)]
+    between = list(_between(program))
+    for rule in dict.fromkeys(finding.rule for finding, *_ in between):
+        of_rule = sorted((item for item in between if item[0].rule is rule), key=lambda item: -item[0].gain_ns)
+        found.append(_advice(program, [finding for finding, *_ in of_rule], *of_rule[0][1:]))
     worth = (advice for advice in found if advice.low_ns > program.threshold_ns)
     return tuple(sorted(worth, key=lambda advice: (-advice.gain_ns, _ORDER[advice.rule])))
 
@@ -803,7 +859,8 @@ def _by_rule(findings: Iterator[_Finding]) -> dict[AdviceRule, list[_Finding]]:
     """Findings by rule, the largest first. A dispatch has one cause, and perhaps imbalance, whose gain is separate."""
     by_place: dict[tuple[str, bool], _Finding] = {}
     for finding in findings:
-        key = finding.dispatch.site.id if finding.dispatch else "", finding.rule is AdviceRule.IMBALANCE
+        place = finding.dispatch.site.id if finding.dispatch else " ".join(finding.ops)
+        key = place, finding.rule is AdviceRule.IMBALANCE
         other = by_place.get(key)
         if other is None or _ORDER[finding.rule] < _ORDER[other.rule]:
             by_place[key] = finding
@@ -829,7 +886,7 @@ def _advice(program: _Program, findings: Sequence[_Finding], text: str, command:
 def _more(findings: Sequence[_Finding]) -> str:
     """The number of other dispatches with the same cause."""
     others = len(findings) - 1
-    return f" (and {plural(others, 'other dispatch')})" if others else ""
+    return f" (and {plural(others, 'other')})" if others else ""
 
 
 _Words = tuple[str, str]
@@ -869,7 +926,9 @@ def _recomputed_words(program: _Program, findings: Sequence[_Finding]) -> _Words
 
 def _layout_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
     first, moved = findings[0], round(sum(finding.bytes for finding in findings))
-    text = f"{_time(program, findings)} of the time copies {format_bytes(moved)}: {first.detail}{_more(findings)}"
+    times = [finding.dispatch.wall_ns if finding.dispatch else finding.gain_ns / 0.8 for finding in findings]
+    size = f" {format_bytes(moved)}" if moved else " data"
+    text = f"{program.share(sum(times))} of the time copies{size}: {first.detail}{_more(findings)}"
     return f"{text}. Store the data in the layout that its users read", _show(program, first)
 
 
