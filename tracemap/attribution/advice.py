@@ -1,7 +1,7 @@
 """Advice by rules: what to change next, with figures, a command that proves or does it, and the expected gain.
 
 A rule needs evidence: the run's times, the IR and machine code of kernels, or the model's data flow. Names of ops are
-no evidence. A rule applies only if the lower bound of its gain is above 1 % of the time and above the run's noise. Of
+no evidence. A rule applies only if its gain is above the run's noise, and the lower bound above 1 % of the time. Of
 several rules that explain the same time, only the most specific one counts.
 """
 
@@ -142,13 +142,13 @@ class _Program:
         return min(float(median), self.elapsed_ns) if isinstance(median, int) and median else self.elapsed_ns
 
     @cached_property
-    def threshold_ns(self) -> float:
-        """The least gain to name: 1 % of the time, and the noise of the median."""
+    def noise_ns(self) -> float:
+        """The noise of the median invocation, by its interval."""
         run = self.attribution.run.invocation
         median, low, high = run.median_ns, run.low_ns, run.high_ns
         known = isinstance(median, int) and isinstance(low, int) and isinstance(high, int) and median
         noise = (high - low) / 2 / median if known else _UNKNOWN_NOISE  # type: ignore[operator]
-        return max(_LEAST_SHARE, noise) * self.elapsed_ns
+        return noise * self.elapsed_ns
 
     @cached_property
     def workers(self) -> int:
@@ -212,7 +212,7 @@ class _Program:
     def hot(self) -> Iterator[_Dispatch]:
         """The dispatches that take enough time for advice of their own, at most `_MOST_DISPATCHES`."""
         few = self.dispatches[:_MOST_DISPATCHES]
-        return (dispatch for dispatch in few if dispatch.wall_ns > _LEAST_PART * self.threshold_ns)
+        return (dispatch for dispatch in few if dispatch.wall_ns > _LEAST_PART * _LEAST_SHARE * self.elapsed_ns)
 
     def dispatch_of(self, site: str) -> _Dispatch | None:
         """The dispatch of a site, if it ran."""
@@ -267,7 +267,7 @@ class _Program:
 _LEAST_SHARE: Final = 0.01
 """Least share of the time that advice gains."""
 _LEAST_PART: Final = 0.2
-"""Least part of the threshold for a single dispatch, since several may have the same cause."""
+"""Least part of that share for a single dispatch, since several may have the same cause."""
 _UNKNOWN_NOISE: Final = 0.05
 """Assumed noise of a run with too few invocations for an interval."""
 _MOST_DISPATCHES: Final = 64
@@ -485,10 +485,12 @@ def _findings(program: _Program) -> Iterator[_Finding]:
 
 def _repeated(program: _Program) -> Iterator[_Finding]:
     """Dispatches that compute again what an earlier one has computed."""
-    candidates = [dispatch for dispatch in program.hot if dispatch.kernel.computes]
-    if len(candidates) < 2:
-        return
-    repeated = program.evidence.repeated()
+    alike: dict[tuple[str, object], list[_Dispatch]] = defaultdict(list)
+    for dispatch in program.hot:
+        if (root := dispatch.site.root) and dispatch.kernel.computes:
+            alike[program.graph.op_by_id[root.op].name, root.operations].append(dispatch)
+    candidates = [dispatch for group in alike.values() if len(group) > 1 for dispatch in group]
+    repeated = program.evidence.repeated() if candidates else {}
     for dispatch in candidates:
         ops = [op for op in dispatch.ops if op in repeated]
         root = dispatch.site.root
@@ -735,7 +737,10 @@ _UNROLL: Final = 8
 def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
     """Advice on the overhead of a loop. Its copies and fills may go as well."""
     total_ns = row.total_ns / program.iterations
-    trips = row.count / program.iterations if isinstance(row.count, int) else 0.0
+    gaps = row.count / program.iterations if isinstance(row.count, int) else 0.0
+    trips = min(
+        (dispatch.calls for dispatch in program.dispatches), key=lambda calls: abs(calls - gaps - 1), default=gaps
+    )
     per_trip = f" ({round(trips)} trips × {format_ns(round(total_ns / trips))})" if trips >= 1 else ""
     op = program.graph.op_by_id[row.ops[-1]]
     how = f"jax.lax.scan(..., unroll={_UNROLL})" if python_frame(program.graph, op) else f"{_UNROLL} iterations a trip"
@@ -848,7 +853,8 @@ def advise(evidence: Evidence) -> tuple[Advice, ...]:
     for rule in dict.fromkeys(finding.rule for finding, *_ in between):
         of_rule = sorted((item for item in between if item[0].rule is rule), key=lambda item: -item[0].gain_ns)
         found.append(_advice(program, [finding for finding, *_ in of_rule], *of_rule[0][1:]))
-    worth = (advice for advice in found if advice.low_ns > program.threshold_ns)
+    least_ns = _LEAST_SHARE * program.elapsed_ns
+    worth = (advice for advice in found if advice.low_ns > least_ns and advice.gain_ns > program.noise_ns)
     return tuple(sorted(worth, key=lambda advice: (-advice.gain_ns, _ORDER[advice.rule])))
 
 

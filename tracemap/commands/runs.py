@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import StoredEstimates
-    from tracemap.map.model import Kernel, TraceGraph
+    from tracemap.map.model import Kernel, OpId, TraceGraph
     from tracemap.options.compile import RemarksOptions
     from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
     from tracemap.options.store import StoreAddOptions
@@ -445,7 +445,14 @@ def with_advice(attributed: BundleAttribution) -> BundleAttribution:
             return data_flow_of(bundle)
         return ()
 
-    evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow)
+    def repeated() -> Mapping[OpId, OpId]:
+        with suppress(TracemapError, ImportError):
+            from tracemap.map.build.model.model_facts import repeated_ops
+
+            return repeated_ops(bundle.model())
+        return {}
+
+    evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow, repeated)
     return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
 
 
