@@ -62,7 +62,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Dispatch:
-    """A dispatch site that ran: times and calls per invocation, and its kernel."""
+    """A dispatch site that ran: times and calls per invocation, and its kernel.
+
+    `wall_ns`: its part of the mean invocation; `cpu_ns`: CPU time in a typical invocation, for comparison with peaks.
+    """
 
     site: Site
     result: SiteResult
@@ -148,7 +151,7 @@ class _Program:
         median, low, high = run.median_ns, run.low_ns, run.high_ns
         known = isinstance(median, int) and isinstance(low, int) and isinstance(high, int) and median
         noise = (high - low) / 2 / median if known else _UNKNOWN_NOISE  # type: ignore[operator]
-        return noise * self.elapsed_ns
+        return min(_MOST_NOISE, noise) * self.elapsed_ns
 
     @cached_property
     def workers(self) -> int:
@@ -163,50 +166,77 @@ class _Program:
         return peaks if peaks.source == "measured" else None
 
     @cached_property
+    def stretch(self) -> float:
+        """The mean invocation over a typical one: preemption and noise make all parts longer alike."""
+        return self.elapsed_ns / self.typical_ns if self.typical_ns else 1.0
+
+    @cached_property
     def kernels_ns(self) -> float:
         """Time in which a kernel ran."""
-        kernels = self.attribution.run.elapsed.kernels_ns
-        return kernels / self.iterations if self.iterations and isinstance(kernels, int) else 0.0
+        return sum(dispatch.wall_ns for dispatch in self.dispatches)
 
     @cached_property
     def overhead_ns(self) -> float:
         """Time of queue and host; 0 if the device did nothing."""
+        return self._measured_overhead_ns * self.overhead_scale
+
+    @cached_property
+    def _measured_overhead_ns(self) -> float:
         parts = self.attribution.run.elapsed
         if not self.iterations or not (parts.kernels_ns or parts.transfers_ns or parts.queue_ns):
             return 0.0
         return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int)) / self.iterations
 
     @cached_property
+    def overhead_scale(self) -> float:
+        """Factor for measured overhead, so that typical kernels and overhead add up to the mean invocation."""
+        profiler = self.attribution.run.elapsed.profiler_ns
+        profiler_ns = profiler / self.iterations if isinstance(profiler, int) and self.iterations else 0.0
+        left_ns = max(0.0, self.elapsed_ns - self.kernels_ns - profiler_ns)
+        return min(1.0, left_ns / self._measured_overhead_ns) if self._measured_overhead_ns else 1.0
+
+    def overhead_of(self, row: Overhead) -> float:
+        """Time of a place between kernels."""
+        return row.total_ns / self.iterations * self.overhead_scale
+
+    @cached_property
     def calls(self) -> float:
         """Number of kernel calls."""
         return sum(dispatch.calls for dispatch in self.dispatches)
 
-    def calls_besides(self, count: float) -> float:
-        """Number of kernel calls if `count` of them were a single one."""
-        return self.calls - count + 1
-
     @cached_property
     def dispatches(self) -> tuple[_Dispatch, ...]:
         """The dispatches that ran, the most expensive first."""
-        results = [
-            (result, result.metrics.get("duration_ns"), result.metrics.get("cpu_ns"), result.calls)
+        typical = [
+            (result, wall_ns, wall_ns * cpu_part)
             for result in self.attribution.sites
+            for wall_ns, cpu_part in [self._typical_times(result)]
+            if wall_ns
         ]
-        total = sum(wall.total for _, wall, _, calls in results if wall and calls) / max(1, self.iterations)
+        total_ns = sum(wall_ns for _, wall_ns, _ in typical)
+        measured = self.attribution.run.elapsed.kernels_ns
+        kernels_ns = measured / self.iterations if self.iterations and isinstance(measured, int) else total_ns
         # Dispatches may overlap, so their times may add up to more than the time of kernels.
-        scale = min(1.0, self.kernels_ns / total) if total and self.kernels_ns else 1.0
+        limit_ns = min(kernels_ns, self.typical_ns) * self.stretch
+        scale = min(self.stretch, limit_ns / total_ns) if total_ns else 1.0
         facts: dict[str, _KernelFacts] = {}
         dispatches = []
-        for result, wall, cpu, calls in results:
-            if not (wall and wall.total and isinstance(calls, int) and calls and self.iterations):
-                continue
+        for result, wall_ns, cpu_ns in typical:
             site = self.graph.site_by_id[result.site]
             if site.kernel not in facts:
                 facts[site.kernel] = _KernelFacts(self.evidence, self.graph.kernel_by_name[site.kernel])
-            wall_ns = wall.total / self.iterations * scale
-            cpu_ns = cpu.total / self.iterations if cpu and cpu.total else wall_ns
-            dispatches.append(_Dispatch(site, result, wall_ns, cpu_ns, calls / self.iterations, facts[site.kernel]))
+            calls = result.calls / self.iterations if isinstance(result.calls, int) else 0.0
+            dispatches.append(_Dispatch(site, result, wall_ns * scale, cpu_ns, calls, facts[site.kernel]))
         return tuple(sorted(dispatches, key=lambda dispatch: -dispatch.wall_ns))
+
+    def _typical_times(self, result: SiteResult) -> tuple[float, float]:
+        """Wall time of a dispatch in a typical invocation, 0 if unknown; the CPU time as a multiple of it."""
+        wall, cpu = result.metrics.get("duration_ns"), result.metrics.get("cpu_ns")
+        if not (wall and wall.total and isinstance(result.calls, int) and result.calls and self.iterations):
+            return 0.0, 0.0
+        mean_ns = wall.total / self.iterations
+        median_ns = wall.per_call.median * result.calls / self.iterations if wall.per_call else mean_ns
+        return min(mean_ns, median_ns), cpu.total / wall.total if cpu and cpu.total else 1.0
 
     @property
     def hot(self) -> Iterator[_Dispatch]:
@@ -270,6 +300,8 @@ _LEAST_PART: Final = 0.2
 """Least part of that share for a single dispatch, since several may have the same cause."""
 _UNKNOWN_NOISE: Final = 0.05
 """Assumed noise of a run with too few invocations for an interval."""
+_MOST_NOISE: Final = 0.1
+"""Most noise to compare with, since the figures of one run are relative to one another."""
 _MOST_DISPATCHES: Final = 64
 """Most dispatches that rules examine, the most expensive first."""
 
@@ -338,6 +370,13 @@ class _Generic:
             if rank and (is_multiple or is_transposed):
                 return True
         return self._gathers_elements
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether the last dimension of an input is parallel, and an earlier one is reduced."""
+        reductions = {f"d{index}" for index, kind in enumerate(self.iterators) if kind == "reduction"}
+        inputs = [results for results in self.maps[: self.inputs] if results]
+        return any(results[-1] not in reductions and not reductions.isdisjoint(results) for results in inputs)
 
     @property
     def _gathers_elements(self) -> bool:
@@ -413,6 +452,18 @@ class _KernelFacts:
             and name not in ("linalg.generic", "linalg.fill", "iree_linalg_ext.map_store")
         ]
         return bool(others) or any(generic.arithmetic for generic in self.generics)
+
+    @cached_property
+    def only_adds(self) -> bool:
+        """Whether it reduces rows, which the compiler adds up one by one after vector loads."""
+        rows = [generic for generic in self.generics if not generic.is_parallel]
+        return bool(rows) and not any("scf." in line for generic in self.generics for line in generic.body)
+
+    @cached_property
+    def adds_columns(self) -> bool:
+        """Whether the innermost dimension of an input is not what a reduction adds up."""
+        rows = [generic for generic in self.generics if not generic.is_parallel and not generic.is_product]
+        return any(generic.adds_columns for generic in rows)
 
     @cached_property
     def gathers(self) -> bool:
@@ -545,7 +596,8 @@ def _unfused(program: _Program) -> Iterator[_Finding]:
             continue
         moved = 2 * max(between)
         part = min(1.0, moved / sum(sizes))
-        compute = min(1.0, program.compute_ns(dispatch.operations) * dispatch.calls / dispatch.cpu_ns)
+        # Functions such as tanh run at about a third of the peak.
+        compute = min(1.0, _FUNCTION * program.compute_ns(dispatch.operations) * dispatch.calls / dispatch.cpu_ns)
         gain_ns = dispatch.wall_ns * part * (1 - compute)
         detail = f"{program.place(dispatch.ops[0])} runs apart from {program.place(other.ops[0])}"
         low_ns, high_ns = 0.4 * gain_ns, dispatch.wall_ns * min(1.0, 1.3 * part)
@@ -553,6 +605,9 @@ def _unfused(program: _Program) -> Iterator[_Finding]:
         yield _Finding(
             AdviceRule.MISSED_FUSION, 0.85 * gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic
         )
+
+
+_FUNCTION: Final = 3
 
 
 def _neighbours(program: _Program, dispatch: _Dispatch, links: Mapping[OpId, Sequence[OpId]]) -> list[_Dispatch]:
@@ -594,6 +649,10 @@ def _moved(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
 
 _IMBALANCED: Final = 135
 """Least imbalance in percent; 100: all workers always worked."""
+_EVEN: Final = 4
+"""Workgroups per worker from which on their number is no cause of imbalance."""
+_BALANCED: Final = 0.85
+"""Expected part of the idle time that more workgroups save."""
 _LAUNCH_NS: Final = 15_000
 """Time until another worker has begun. A shorter call does not gain from more workgroups."""
 
@@ -606,16 +665,20 @@ def _idle(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     if dispatch.wall_ns / dispatch.calls < 2 * _LAUNCH_NS:
         return
     per_call = tiles / program.iterations / dispatch.calls
-    gain_ns = dispatch.wall_ns - dispatch.cpu_ns / program.workers
-    groups = plural(round(per_call), "workgroup") if per_call < 4 * program.workers else "uneven workgroups"
+    if per_call > _EVEN * program.workers:
+        return  # other programs made a worker wait
+    gain_ns = dispatch.wall_ns * (1 - 100 / imbalance)
+    groups = plural(round(per_call), "workgroup")
     detail = f"{program.place(dispatch.ops[0]) if dispatch.ops else dispatch.site.kernel} has {groups}"
     low_ns = 0.6 * gain_ns - _LAUNCH_NS * dispatch.calls
-    yield _Finding(AdviceRule.IMBALANCE, 0.85 * gain_ns, low_ns, 1.1 * gain_ns, dispatch.ops, dispatch, detail)
+    high_ns = min(1.4 * gain_ns, 0.95 * dispatch.wall_ns)
+    yield _Finding(AdviceRule.IMBALANCE, _BALANCED * gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail)
 
 
 _SLOW: Final = 2.5
 """Least multiple of the roofline time for advice on a kernel's code."""
-_SCALAR: Final = 5.0
+_SCALAR: Final = 6.0
+"""Expected gain of vector code."""
 _STACK_PART: Final = 0.12
 """Least part of stack accesses in a loop that spills."""
 _MOST_ROWS: Final = 8
@@ -643,25 +706,31 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
 
     spilling = max((loop.stack / loop.instructions for loop in vector), default=0.0)
     if spilling > _STACK_PART:
-        after = max(roofline_ns, cpu_ns * (1 - 2 * spilling)), cpu_ns * (1 - spilling), cpu_ns * (1 - 0.3 * spilling)
+        expected_ns = (max(1.2 * roofline_ns, cpu_ns * (1 - 2 * spilling)) + cpu_ns * (1 - spilling)) / 2
+        after = 0.7 * roofline_ns, min(expected_ns, cpu_ns), cpu_ns * (1 - 0.3 * spilling)
         detail = f"{place}: {round(100 * spilling)} % of the instructions in its loop access the stack"
         yield finding(AdviceRule.SPILLING, after, detail)
-    elif ratio > _SLOW and any(loop.scalar for loop in loops) and not vector:
-        after = max(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 1.7
+    elif ratio > _SLOW and any(loop.scalar for loop in loops) and not vector and not kernel.only_adds:
+        after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} computes one element at a time")
     elif ratio > _SLOW and kernel.is_strided:
-        after = 0.8 * roofline_ns, min(1.6 * roofline_ns, cpu_ns), min(_SLOW * roofline_ns, cpu_ns)
-        rate = dispatch.bytes * dispatch.calls / max(1.0, wall_ns)
+        after = 0.6 * roofline_ns, 1.4 * roofline_ns, min(_SLOW * roofline_ns, 0.8 * cpu_ns)
+        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
+    elif ratio > _SLOW and kernel.adds_columns and loops and not vector:
+        after = 0.1 * cpu_ns, 0.6 * cpu_ns, 0.9 * cpu_ns
+        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
+        detail = f"{place} adds up columns, at {rate:.1f} GB/s"
+        yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif weights := _cold_weights(dispatch, is_compute_bound=is_compute_bound):
-        rate = weights * dispatch.calls / max(1.0, wall_ns)
+        rate = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads {format_bytes(weights)} of weights at {rate:.1f} GB/s"
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.2 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )
     elif ratio > _SLOW and is_compute_bound and kernel.is_product:
-        after = 0.9 * roofline_ns, 1.6 * roofline_ns, 0.9 * cpu_ns
+        after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
         percent = round(100 * roofline_ns / cpu_ns)
         yield finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
 
@@ -699,7 +768,7 @@ def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
     """The causes of the time between kernels, with their sentences and commands."""
     loop_ns = 0.0
     for row in program.attribution.overhead:
-        total_ns = row.total_ns / program.iterations
+        total_ns = program.overhead_of(row)
         if row.place is OverheadPlace.LOOP and row.ops and total_ns > _LEAST_LOOP * program.elapsed_ns:
             loop_ns += total_ns
             yield _loop(program, row)
@@ -713,10 +782,10 @@ def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
     if tiny:
         count = sum(dispatch.calls for dispatch in tiny)
         mean_ns = sum(dispatch.wall_ns for dispatch in tiny) / count
-        if not bounds:
-            text, command = "Batch them into fewer ops", program.command("show", program.bundle, tiny[0].site.id)
-            gain_ns = overhead_ns * (1 - program.calls_besides(count) / program.calls)
-            bounds = 0.3 * gain_ns, 0.6 * gain_ns, gain_ns
+        fused_ns = _launches_ns(program) * (1 - 1 / count)
+        batched = 0.4 * fused_ns, 0.8 * fused_ns, fused_ns + sum(dispatch.wall_ns for dispatch in tiny)
+        if not bounds or batched[1] > bounds[1]:
+            text, command, bounds = "Batch them", program.command("show", program.bundle, tiny[0].site.id), batched
         ops = tuple(dict.fromkeys(dispatch.ops[0] for dispatch in tiny if dispatch.ops))
         reason = f"{round(count)} dispatches take {format_ns(round(mean_ns))} each"
         each = format_ns(round(overhead_ns / program.calls))
@@ -730,13 +799,16 @@ def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
 _LEAST_LOOP: Final = 0.05
 """Least share of a loop's overhead in the time for advice."""
 _MOST_OF: Final = 0.5
+"""Least part of the time, or of the overhead, that counts as most of it."""
+_SHRINKS: Final = 1.5
+"""Most that the time between kernels shrinks by, as a multiple of what kernels shrink by."""
 _UNROLL: Final = 8
 """Suggested number of iterations per trip of an unrolled loop."""
 
 
 def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
     """Advice on the overhead of a loop. Its copies and fills may go as well."""
-    total_ns = row.total_ns / program.iterations
+    total_ns = program.overhead_of(row)
     gaps = row.count / program.iterations if isinstance(row.count, int) else 0.0
     trips = min(
         (dispatch.calls for dispatch in program.dispatches), key=lambda calls: abs(calls - gaps - 1), default=gaps
@@ -755,11 +827,17 @@ def _copies(program: _Program) -> Iterator[_Finding]:
     """Copies and fills of ops that the runtime does outside of kernels."""
     for row in program.attribution.overhead:
         if row.place is OverheadPlace.TRANSFER and row.ops:
-            total_ns = row.total_ns / program.iterations
+            total_ns = program.overhead_of(row)
             detail = f"{program.place(row.ops[0])} is a copy"
             yield _Finding(
                 AdviceRule.LAYOUT_COPY, 0.8 * total_ns, 0.4 * total_ns, 1.1 * total_ns, row.ops, None, detail
             )
+
+
+def _launches_ns(program: _Program) -> float:
+    """The time between dispatches outside of loops."""
+    places = OverheadPlace.DISPATCH, OverheadPlace.SUBMISSION
+    return sum(program.overhead_of(row) for row in program.attribution.overhead if row.place in places)
 
 
 def _tiny(program: _Program) -> list[_Dispatch]:
@@ -782,11 +860,10 @@ def _on_other_device(program: _Program) -> tuple[str, str, tuple[float, float, f
         if run.device == "local-sync":
             return "", measure, ()
         # The kernels run on one worker there, and a part of the overhead stays.
-        longer_ns = sum(max(0.0, dispatch.cpu_ns - dispatch.wall_ns) for dispatch in program.dispatches)
-        typical_ns = max(0.0, program.typical_ns - program.kernels_ns)
-        gain_ns = 0.6 * min(program.overhead_ns, typical_ns) - longer_ns
-        low_ns = 0.35 * min(program.overhead_ns, typical_ns) - longer_ns
-        return "Compare devices", measure, (low_ns, gain_ns, program.overhead_ns - longer_ns)
+        cpu_ns = sum(dispatch.cpu_ns for dispatch in program.dispatches) * program.stretch
+        longer_ns = max(0.0, cpu_ns - program.kernels_ns)
+        low_ns, gain_ns, high_ns = (part * program.overhead_ns - longer_ns for part in (0.35, 0.65, 0.95))
+        return "Compare devices", measure, (low_ns, gain_ns, high_ns)
     own = next((device for device in run.devices if device.device == run.device), None)
     fastest = fastest_device(run.devices)
     if own is None or not is_faster_device(fastest, own):
@@ -881,8 +958,12 @@ def _advice(program: _Program, findings: Sequence[_Finding], text: str, command:
     gain_ns, low_ns, high_ns = (
         sum(getattr(finding, name) for finding in findings) for name in ("gain_ns", "low_ns", "high_ns")
     )
-    most_ns = 0.99 * program.elapsed_ns
-    high_ns = min(high_ns, most_ns)
+    # Time between kernels shrinks with them: it has the page faults of their data, and waiting for a CPU after them.
+    parts_ns = [finding.gain_ns for finding in findings if finding.dispatch]
+    if parts_ns and program.kernels_ns > _MOST_OF * program.elapsed_ns:
+        more = program.elapsed_ns / program.kernels_ns - 1
+        high_ns, gain_ns = high_ns + more * sum(parts_ns) * _SHRINKS, gain_ns + more * sum(parts_ns) / 2
+    high_ns = min(high_ns, 0.99 * program.elapsed_ns)
     gain_ns = min(gain_ns, high_ns)
     low_ns = min(max(0.0, low_ns), gain_ns)
     rule = findings[0].rule
@@ -968,9 +1049,7 @@ def _strided_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
 
 
 def _idle_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
-    idle = sum(
-        finding.dispatch.wall_ns - finding.dispatch.cpu_ns / program.workers for finding in findings if finding.dispatch
-    )
+    idle = sum(finding.gain_ns / _BALANCED for finding in findings)
     text = f"{program.share(idle)} of the time workers are idle: {findings[0].detail} for {program.workers} workers"
     return f"{text}{_more(findings)}. Split its work into more parallel parts", _kernel_command(
         program, findings, "tune"
