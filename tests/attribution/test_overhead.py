@@ -137,34 +137,34 @@ def attributed(folder: Path, rows: Sequence[Row], elapsed_ns: int, elapsed: Elap
 @pytest.mark.parametrize("seed", range(6))
 def test_gaps_are_as_a_clock_sees_them(seed: int, tmp_path: Path) -> None:
     chance, rows, at = random.Random(seed), list[Row](), 1000
-    gaps = 0
+    paused_ns = 0
     for number in range(7):
         own, end = invocation_rows(number, at, chance)
         rows += own
         pause = chance.randint(10, 50)
-        gaps, at = gaps + pause, end + pause
+        paused_ns, at = paused_ns + pause, end + pause
     seen = clocked(rows)
     kernels_ns = sum(int(row["duration_ns"]) for row in rows if row["kind"] == "dispatch")
     totals = Counter[str]()
     for (*_, kind), ns in seen.items():
         totals[kind] += ns
     queue_ns = totals["allocation_ns"] + totals["launch_ns"] + totals["queue_ns"]
-    elapsed = ElapsedParts(kernels_ns, 0, queue_ns, totals["host_ns"] + gaps, 5, 2, BY_STOPS)
-    elapsed_ns = kernels_ns + queue_ns + totals["host_ns"] + gaps + 7
+    elapsed = ElapsedParts(kernels_ns, 0, queue_ns, totals["host_ns"] + paused_ns, 5, 2, BY_STOPS)
+    elapsed_ns = kernels_ns + queue_ns + totals["host_ns"] + paused_ns + 7
     result = attributed(tmp_path, rows, elapsed_ns, elapsed)
     assert sum(row.total_ns for row in result.overhead) == elapsed_ns - kernels_ns
 
     expected: Counter[tuple[OverheadPlace, tuple[OpId, ...]]] = Counter()
     for (before, after, same, _), ns in seen.items():
         expected[_place(before, after, same=same)] += ns
-    expected[OverheadPlace.CALL, ()] += gaps
+    expected[OverheadPlace.CALL, ()] += paused_ns
     expected[OverheadPlace.PROFILER, ()] += 5
     expected[OverheadPlace.UNEXPLAINED, ()] += 2
     assert {(row.place, row.ops): row.total_ns for row in result.overhead} == +expected
     loop = next(row for row in result.overhead if row.place is OverheadPlace.LOOP)
     for part in ("allocation_ns", "launch_ns", "queue_ns", "host_ns"):
-        own = (ns for (before, after, _, kind), ns in seen.items() if kind == part and after == "site2")
-        assert getattr(loop, part) == sum(own), part
+        of_part = (ns for (_, after, _, kind), ns in seen.items() if kind == part and after == "site2")
+        assert getattr(loop, part) == sum(of_part), part
     assert overhead_by_op(result.overhead)[LOOP] == loop.total_ns
 
 
