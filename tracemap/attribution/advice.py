@@ -600,14 +600,24 @@ def _unfused(program: _Program) -> Iterator[_Finding]:
         compute = min(1.0, _FUNCTION * program.compute_ns(dispatch.operations) * dispatch.calls / dispatch.cpu_ns)
         gain_ns = dispatch.wall_ns * part * (1 - compute)
         detail = f"{program.place(dispatch.ops[0])} runs apart from {program.place(other.ops[0])}"
-        low_ns, high_ns = 0.4 * gain_ns, dispatch.wall_ns * min(1.0, 1.3 * part)
-        traffic = moved * dispatch.calls
-        yield _Finding(
-            AdviceRule.MISSED_FUSION, 0.85 * gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic
-        )
+        fault_ns = _faults_ns(max(between)) * dispatch.calls
+        low_ns, high_ns = 0.4 * gain_ns, dispatch.wall_ns * min(1.0, 1.3 * part) + 3 * fault_ns
+        gain_ns, traffic = 0.85 * gain_ns + fault_ns, moved * dispatch.calls
+        yield _Finding(AdviceRule.MISSED_FUSION, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
 
 _FUNCTION: Final = 3
+"""Time of functions such as tanh over that of as many operations at the peak."""
+_PAGE: Final = 4096
+_FAULT_NS: Final = 250
+"""Usual time of a page fault. Arrays between dispatches are allocated in each invocation, so their pages are new."""
+_ALLOCATED: Final = 128 << 10
+"""Least size of arrays whose pages are new."""
+
+
+def _faults_ns(size: int) -> float:
+    """Time of the page faults of an array that is allocated in each invocation."""
+    return size / _PAGE * _FAULT_NS if size >= _ALLOCATED else 0.0
 
 
 def _neighbours(program: _Program, dispatch: _Dispatch, links: Mapping[OpId, Sequence[OpId]]) -> list[_Dispatch]:
@@ -642,9 +652,9 @@ def _moved(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     wall_ns = dispatch.wall_ns
     moved = (dispatch.bytes or sum(dispatch.kernel.operand_bytes)) * dispatch.calls
     detail = f"{program.place(dispatch.ops[0])} only moves data" if dispatch.ops else f"{dispatch.site.kernel}"
-    yield _Finding(
-        AdviceRule.LAYOUT_COPY, 0.85 * wall_ns, 0.4 * wall_ns, 1.2 * wall_ns, dispatch.ops, dispatch, detail, moved
-    )
+    fault_ns = _faults_ns(dispatch.kernel.operand_bytes[-1]) * dispatch.calls
+    gain_ns, low_ns, high_ns = 0.85 * wall_ns + fault_ns, 0.4 * wall_ns, 1.2 * wall_ns + 3 * fault_ns
+    yield _Finding(AdviceRule.LAYOUT_COPY, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, moved)
 
 
 _IMBALANCED: Final = 135
@@ -826,7 +836,8 @@ def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
 def _copies(program: _Program) -> Iterator[_Finding]:
     """Copies and fills of ops that the runtime does outside of kernels."""
     for row in program.attribution.overhead:
-        if row.place is OverheadPlace.TRANSFER and row.ops:
+        # Copies of ops that have a dispatch carry the values of a loop.
+        if row.place is OverheadPlace.TRANSFER and any(op not in program.graph.sites_of_op for op in row.ops):
             total_ns = program.overhead_of(row)
             detail = f"{program.place(row.ops[0])} is a copy"
             yield _Finding(
