@@ -106,7 +106,7 @@ class _Finding:
     ops: tuple[OpId, ...]
     dispatch: _Dispatch | None = None
     detail: str = ""
-    """What is wrong with this dispatch, for the text."""
+    """The cause in words, for the text."""
     bytes: float = 0.0
     """Memory traffic per invocation that is not needed."""
 
@@ -580,27 +580,26 @@ def _unfused(program: _Program) -> Iterator[_Finding]:
     for maker, ops in users.items():
         for user in ops:
             makers[user].append(maker)
+    claimed: set[frozenset[str]] = set()
     for dispatch in candidates:
-        producers = _neighbours(program, dispatch, makers)
-        consumers = _neighbours(program, dispatch, users)
         sizes = dispatch.kernel.operand_bytes
-        if not sizes or not (producers or consumers):
-            continue
         # The array between both is written and read again. It is as large as the result of the one that writes it.
-        written = [other.kernel.operand_bytes[-1] for other in producers if other.kernel.operand_bytes]
-        between = [size for size in written if size in sizes[:-1]]
-        other = producers[0] if between else consumers[0] if consumers else None
-        if not between and consumers and sizes[-1] in consumers[0].kernel.operand_bytes[:-1]:
-            between = [sizes[-1]]
-        if other is None or not between:
+        arrays = [(other, other.kernel.operand_bytes[-1:]) for other in _neighbours(program, dispatch, makers)]
+        pairs = [(other, written[0]) for other, written in arrays if written and written[0] in sizes[:-1]]
+        consumers = _neighbours(program, dispatch, users)
+        pairs += [(other, sizes[-1]) for other in consumers if sizes and sizes[-1] in other.kernel.operand_bytes[:-1]]
+        pairs = [pair for pair in pairs if frozenset({pair[0].site.id, dispatch.site.id}) not in claimed]
+        if not pairs:
             continue
-        moved = 2 * max(between)
+        other, between = max(pairs, key=lambda pair: pair[1])
+        claimed.add(frozenset({other.site.id, dispatch.site.id}))
+        moved = 2 * between
         part = min(1.0, moved / sum(sizes))
         # Functions such as tanh run at about a third of the peak.
         compute = min(1.0, _FUNCTION * program.compute_ns(dispatch.operations) * dispatch.calls / dispatch.cpu_ns)
         gain_ns = dispatch.wall_ns * part * (1 - compute)
         detail = f"{program.place(dispatch.ops[0])} runs apart from {program.place(other.ops[0])}"
-        fault_ns = _faults_ns(max(between)) * dispatch.calls
+        fault_ns = _faults_ns(between) * dispatch.calls
         low_ns, high_ns = 0.4 * gain_ns, dispatch.wall_ns * min(1.0, 1.3 * part) + 3 * fault_ns
         gain_ns, traffic = 0.85 * gain_ns + fault_ns, moved * dispatch.calls
         yield _Finding(AdviceRule.MISSED_FUSION, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
@@ -860,7 +859,7 @@ def _tiny(program: _Program) -> list[_Dispatch]:
 
 
 _ONCE: Final = 1.5
-"""Most calls per invocation of a dispatch outside of loops."""
+"""Most runs per invocation of a dispatch outside of loops."""
 
 
 def _on_other_device(program: _Program) -> tuple[str, str, tuple[float, float, float] | tuple[()]]:

@@ -307,7 +307,7 @@ class AdviceRule(enum.StrEnum):
 
 
 class Advice(Record, frozen=True):
-    """What to change next: a sentence with figures, a command that proves or does it, and the expected gain.
+    """Advice on the next change: a sentence with figures, a command that proves or does it, and the expected gain.
 
     `ops`: the ops to change, the most expensive first. `gain_ns`: the expected gain in the mean time of an invocation;
     `low_ns` and `high_ns` are its bounds.
@@ -439,7 +439,7 @@ class Attribution:
     functions: tuple[Text, ...] = ()
     """The distinct functions that the runs called, in order; `UNKNOWN` stands for a run that does not say."""
     advice: tuple[Advice, ...] = ()
-    """What to change next, the largest gain first; empty unless requested."""
+    """Advice on the next change, the largest gain first; empty unless requested."""
     overhead: tuple[Overhead, ...] = ()
     """Elapsed time without a kernel, by place, largest first; it adds up to the elapsed time minus `kernels_ns`."""
 

@@ -528,7 +528,7 @@ class PageRows(Record, frozen=True):
 
 
 class AdviceLine(Record, frozen=True):
-    """What to change next: a sentence, a command, and the gain as a share of the invocation."""
+    """Advice on the next change: a sentence, a command, and the gain as a share of the invocation."""
 
     text: str
     command: str
