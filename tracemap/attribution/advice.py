@@ -859,7 +859,7 @@ def _tiny(program: _Program) -> list[_Dispatch]:
 
 
 _ONCE: Final = 1.5
-"""Most runs per invocation of a dispatch outside of loops."""
+"""Most times that a dispatch outside of loops runs in an invocation."""
 
 
 def _on_other_device(program: _Program) -> tuple[str, str, tuple[float, float, float] | tuple[()]]:
