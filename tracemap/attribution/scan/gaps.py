@@ -202,7 +202,10 @@ def _gaps(
     for key, *sums in zip(unique.tolist(), *(total.astype(np.int64).tolist() for total in totals), strict=True):
         places, same = divmod(key, 2)
         first, second = divmod(places, width)
-        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), *sums[:7], outliers_ns=tuple(sums[7:])))
+        count, *own, tail_ns, head_ns = sums[:7]
+        parts_ns = dict(zip(("allocation_ns", "launch_ns", "queue_ns", "host_ns"), own, strict=True))
+        ends_ns = {"tail_ns": tail_ns, "head_ns": head_ns, "outliers_ns": tuple(sums[7:])}
+        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), count, **parts_ns, **ends_ns))
     return gaps
 
 
