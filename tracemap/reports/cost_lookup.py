@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
 from tracemap.core.codec import Record
+from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
 from tracemap.map.query import (
     PASSES,
+    Texts,
     frames_of,
     pass_of,
+    plain_scope,
+    resolve,
+    same_file,
     scope_of,
     scope_text,
     stack_of,
@@ -287,6 +292,40 @@ class MapCosts:
         for reached in self.reached:
             by_op[reached.op.id].append(reached)
         return {op: tuple(entries) for op, entries in by_op.items()}
+
+    def occurrences(self, what: str, texts: Texts | None = None) -> list[OpOccurrence]:
+        """The occurrences of what a text names (see `map.query.resolve`).
+
+        Those of a line are of its ops, and of ops with this line in their call stack.
+
+        Raises:
+            QueryInvalid: nothing in the map has this name.
+        """
+        target = resolve(self.graph, what, texts)
+
+        def matches(reached: OpOccurrence) -> bool:
+            at_line = (frame for frame in reached.frames if frame.line == target.line)
+            site = self.graph.site_by_id.get(reached.work)
+            places = {reached.op.id, *((site.id, site.kernel) if site else ())}
+            return not places.isdisjoint(target.names) or any(same_file(frame.file, target.file) for frame in at_line)
+
+        return [reached for reached in self.reached if matches(reached)]
+
+    def occurrences_in_scope(self, path: str) -> list[OpOccurrence]:
+        """The occurrences in a scope such as `h0/attn` with everything below it, forward and backward.
+
+        Raises:
+            QueryInvalid: there are none.
+        """
+        prefix = tuple(filter(None, path.split("/")))
+        found = [
+            reached
+            for reached in self.reached
+            if prefix in (reached.scope[: len(prefix)], plain_scope(reached.scope)[: len(prefix)])
+        ]
+        if not found:
+            raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
+        return found
 
     def passes_of(self, op: Op, metric: str = "") -> Mapping[str, int]:
         """Cost of an op in each pass of a training step; 0 without a metric."""

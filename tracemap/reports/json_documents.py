@@ -18,6 +18,7 @@ from tracemap.attribution.model import (
     SlowCall,
     UnattributedReason,
 )
+from tracemap.attribution.what_if import ProgramGains, TargetGain, factor_name
 from tracemap.core.codec import Count, Document, Positive, Record, record_from
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
@@ -126,6 +127,45 @@ def shown_attribution(attribution: Attribution) -> ShownAttribution:
             for line, seen in result.lines.items()
         ),
     )
+
+
+# ---- what-if
+
+
+WHAT_IF_VERSION: Final = 1
+"""Version of the JSON of `tracemap what-if`."""
+
+
+class ShownChange(Record, frozen=True):
+    """Gain of a program by one change: mean time of an invocation after it, with its interval."""
+
+    target: Annotated[str, Meta(description="What changes: an op, line, scope or kernel, overhead, workers.")]
+    ops: tuple[OpId, ...]
+    factor: Annotated[str, Meta(description="How fast it gets: `2x`, `roofline` or `removed`.")]
+    after_ns: Count
+    low_ns: Count
+    high_ns: Count
+    reason: Annotated[str, Meta(description="Why there is no gain; empty if there is one.")]
+
+
+class ShownGains(Document, frozen=True, kw_only=True):
+    """Gains of a program if work gets faster: mean time of an invocation before and after changes."""
+
+    schema_version: Literal[1] = WHAT_IF_VERSION
+    kind: Literal["what-if"] = "what-if"
+    before_ns: Count
+    changes: Annotated[tuple[ShownChange, ...], Meta(description="The largest gain first.")]
+
+
+def shown_gains(gains: ProgramGains) -> ShownGains:
+    """The document of `tracemap what-if --format json`."""
+    return ShownGains(before_ns=gains.before_ns, changes=tuple(map(shown_change, gains.changes)))
+
+
+def shown_change(change: TargetGain) -> ShownChange:
+    """A change with its gain."""
+    factor = factor_name(change.factor)
+    return record_from(ShownChange, change.gain, target=change.target, ops=change.ops, factor=factor)
 
 
 # ---- Google Benchmark's JSON, for its `compare.py` (google/benchmark, docs/tools.md)

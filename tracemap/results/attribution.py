@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
-from tracemap.map.query import plain_scope, python_frame, resolve, same_file
+from tracemap.map.query import python_frame
 from tracemap.options.option import check_string
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
@@ -99,15 +99,7 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        target = resolve(costed.graph, check_string("what", what), self._opened().source_text)
-
-        def matches(reached: OpOccurrence) -> bool:
-            at_line = (frame for frame in reached.frames if frame.line == target.line)
-            site = costed.graph.site_by_id.get(reached.work)
-            places = {reached.op.id, *((site.id, site.kernel) if site else ())}
-            return not places.isdisjoint(target.names) or any(same_file(frame.file, target.file) for frame in at_line)
-
-        return self._sum(what, costed, matches)
+        return self._sum(what, costed.occurrences(check_string("what", what), self._opened().source_text))
 
     def scope(self, path: str) -> Cost:
         """Cost of a scope such as `h0/attn` with everything below it, forward and backward.
@@ -121,15 +113,7 @@ class Attribution(model.Attribution, AsTable):
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
             ('op2', 'op4', 'op3')
         """
-        prefix, costed = tuple(filter(None, check_string("path", path).split("/"))), self._costed()
-
-        def matches(reached: OpOccurrence) -> bool:
-            return prefix in (reached.scope[: len(prefix)], plain_scope(reached.scope)[: len(prefix)])
-
-        cost = self._sum(path, costed, matches)
-        if not cost.ops:
-            raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
-        return cost
+        return self._sum(path, self._costed().occurrences_in_scope(check_string("path", path)))
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the page with these costs; return its file, which is temporary unless `output` names one.
@@ -159,14 +143,13 @@ class Attribution(model.Attribution, AsTable):
 
         return MapCosts(self._opened().graph, self)
 
-    def _sum(self, what: str, costed: MapCosts, matches: Callable[[OpOccurrence], bool]) -> Cost:
+    def _sum(self, what: str, occurrences: Iterable[OpOccurrence]) -> Cost:
         sums = {metric.name: 0 for metric in self.metrics}
         ops: dict[str, None] = {}
-        for reached in costed.reached:
-            if matches(reached):
-                ops[str(reached.op.id)] = None
-                for name, value in reached.attributed.items():
-                    sums[name] += value
+        for reached in occurrences:
+            ops[str(reached.op.id)] = None
+            for name, value in reached.attributed.items():
+                sums[name] += value
         return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.join.targets import EXECUTE, Target, Targets
-from tracemap.attribution.model import SlowCall
+from tracemap.attribution.model import SlowCall, TimedWork
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
 from tracemap.attribution.scan.invocations import Invocations, invocations
@@ -24,6 +24,7 @@ from tracemap.attribution.scan.rows import (
     step_rows,
 )
 from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
+from tracemap.attribution.scan.timed_work import TimedRows
 from tracemap.core.diagnostics import MEANS_ONLY, NOISY, has_slug
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.map.model import Command, TraceGraph
@@ -61,6 +62,8 @@ class Scan:
     """Fraction of a metric that rounding loses, in the run with the largest loss; only for metrics with fractions."""
     same_group: str
     """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
+    timed: TimedWork | None = None
+    """When work ran, if requested and known."""
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over the runs; time that executes and their dispatches both have counts once."""
@@ -71,8 +74,10 @@ class Scan:
         return sum(row.values[number] for row in self.step_rows)
 
 
-def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False) -> Scan:
-    """Read all runs; with `keep_outliers`, outlier time is not separated from work.
+def scan(
+    tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False, timed: bool = False
+) -> Scan:
+    """Read all runs; with `keep_outliers`, outlier time counts as work; with `timed`, read also when work ran.
 
     Raises:
         RunInvalid: a cell does not have its column's type, or a file is damaged.
@@ -85,6 +90,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     # Events are read under all canonical names, so one run with the column is enough.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
+    timed_rows = TimedRows(resolved)
     for run in runs:
         source = source_of(graph, run, tables.for_run(run), targets)
         event_lookups, step_lookups = lookups(source)
@@ -94,6 +100,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
                 # While the database reads the files; a later import waits for this one.
                 threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
         add_events(source, event_lookups, resolved)
+        if timed:
+            timed_rows.add(source, event_lookups)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
         sources.append(source)
@@ -123,6 +131,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         recorded=sum_of(run.header.events for run in runs),
         rounded=rounded,
         same_group=resolved.same_group,
+        timed=timed_rows.read(tuple(targets)) if timed else None,
     )
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
+from tracemap.attribution.what_if import REMOVED, ROOFLINE, UNCHANGED, Gain, ProgramGains, TargetGain, factor_name
 from tracemap.core.diagnostics import ABOVE_RESULT, BUDGET_SPENT, LOAD_TIME, Diagnostic, above_result, below_result
 from tracemap.core.units import (
     UNKNOWN,
@@ -20,7 +21,7 @@ from tracemap.core.units import (
     split_by_largest_remainder,
 )
 from tracemap.map.model import TraceGraph
-from tracemap.options.results import AttributeOptions, Rule
+from tracemap.options.results import AttributeOptions, Rule, WhatIfOptions
 from tracemap.reports.advice import (
     device_comparison_text,
     display_unit,
@@ -37,10 +38,20 @@ from tracemap.reports.cost_lookup import (
     SPLIT_EVENLY,
     MapCosts,
     called_functions,
+    default_metric,
     elapsed_breakdown_text,
 )
-from tracemap.reports.escaping import or_dash
-from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
+from tracemap.reports.escaping import op_line, or_dash
+from tracemap.reports.terminal.tables import (
+    Heading,
+    console,
+    note_text,
+    number,
+    print_notes,
+    print_table,
+    say,
+    say_line,
+)
 from tracemap.reports.views.costs import LEAVE_METRIC, SHARE, TEXT, Column, Costs, Row, View
 from tracemap.reports.views.ops import LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
@@ -118,6 +129,68 @@ def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
     """Those of the columns that a summary shows; the ranking metric may be another than CPU time."""
     keys = {*_SUMMARY, chosen.view.rank}
     return tuple(column for column in chosen.columns if column.key in keys)
+
+
+# ---- what-if
+
+
+def print_gains(costed: MapCosts, gains: ProgramGains, out: TextIO, options: WhatIfOptions) -> None:
+    """Print a line for a single change, or the table of all ops."""
+    terminal = console(out)
+    if options.names_change:
+        for change in gains.changes:
+            say(terminal, gain_text(change))
+        return
+    shown = gains.changes[: options.top or None]
+    attribution = costed.attribution
+    assert attribution is not None
+    metric = costed.metrics[default_metric(costed.metrics)]
+    faster = faster_text(shown[0].factor) if shown else ""
+    headings = [
+        *(Heading("op"), Heading("line", least=8), Heading("name", least=8)),
+        *(number(f"of {metric.name} %", leave=20), number(f"if {faster} %")),
+        *(Heading("low %", right=True, leave=10, begins_pair=True), number("high %", leave=10)),
+        Heading("why none", leave=30, least=18, words=True),
+    ]
+    rows = []
+    for change in shown:
+        op, gain = costed.graph.op_by_id[change.ops[0]], change.gain
+        share = 100 * costed.attributed(op.id).get(metric.name, 0) / metric.work if metric.work else 0.0
+        numbers = (f"{_saved_percent(time, gain):.1f}" for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+        rows.append((op.id, op_line(op), op.node or op.name, f"{share:.1f}", *numbers, gain.reason))
+    title = f"Gain of the mean time of an invocation, {format_ns(gains.before_ns)}, if an op gets {faster}"
+    print_table(terminal, title, headings, rows, gap=False)
+    if len(gains.changes) > len(shown):
+        say(terminal, f"… {plural(len(gains.changes) - len(shown), 'more op')}")
+
+
+def faster_text(factor: float) -> str:
+    """A factor in words: `2x faster`; empty for work that does not change."""
+    if factor == UNCHANGED:
+        return ""
+    return {ROOFLINE: "at its roofline", REMOVED: "removed"}.get(factor, f"{factor_name(factor)} faster")
+
+
+def gain_text(change: TargetGain) -> str:
+    """The gain by a change, in one line."""
+    gain = change.gain
+    saved, low, high = (_saved_percent(time, gain) for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+    if saved < 0:
+        low, high = 0.0 - high, 0.0 - low
+    sign = "" if gain.after_ns == gain.before_ns else "−" if saved > 0 else "+"
+    before, after = format_ns(gain.before_ns), format_ns(gain.after_ns)
+    before = before.removesuffix(f" {after.rpartition(' ')[2]}")
+    what = " ".join(filter(None, (change.target, faster_text(change.factor))))
+    why = f"; {gain.reason}" if gain.reason else ""
+    return f"{what}: {sign}{abs(saved):.1f} % ({low:.1f} to {high:.1f}), {before} -> {after} per invocation{why}"
+
+
+def _saved_percent(time_ns: int, gain: Gain) -> float:
+    """The saving of a time after a change, in percent of the time before, with one decimal."""
+    return round(100 * (gain.before_ns - time_ns) / gain.before_ns, 1) + 0.0 if gain.before_ns else 0.0
+
+
+# ---- the run
 
 
 def _print_run(terminal: Console, module: str, attribution: Attribution, *, totals: bool) -> None:
