@@ -31,6 +31,7 @@ from tracemap.attribution.model import (
     SiteResult,
     UnattributedRow,
 )
+from tracemap.attribution.overhead import find_overhead
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_noisy, percentiles, scan
 from tracemap.attribution.shares import (
@@ -291,6 +292,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
         functions=functions,
         disagreements=disagree,
         timed=scan_result.timed,
+        overhead=find_overhead(graph, headers, scan_result),
     )
 
 

@@ -142,7 +142,7 @@ def show_gains(attributed: BundleAttribution, found: ProgramGains, options: What
     """Write gains to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
-        from tracemap.reports.terminal.attribution import print_gains
+        from tracemap.reports.terminal.bundles import print_gains
 
         print_gains(attributed.costed, found, stream, options)
 

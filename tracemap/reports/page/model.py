@@ -9,16 +9,10 @@ from tracemap.core.codec import Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, format_mean
 from tracemap.options.results import Rule
+from tracemap.reports.cost_lookup import ElapsedShare
 from tracemap.reports.highlight import Coloured
 
 # ---- pictures; amounts are sums over the run, as below
-
-
-class ElapsedPart(Record, frozen=True):
-    """A part of the elapsed time of all measured invocations."""
-
-    name: str
-    ns: int
 
 
 class TreeNode(Record, frozen=True, array_like=True):
@@ -549,7 +543,7 @@ class PageData(Record, frozen=True):
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
-    elapsed: tuple[ElapsedPart, ...] = ()
+    elapsed: tuple[ElapsedShare, ...] = ()
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
     timeline: Timeline | None = None

@@ -27,7 +27,8 @@ from tracemap.reports.advice import (
 )
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
-    ELAPSED_PARTS,
+    KERNELS,
+    ElapsedShare,
     MapCosts,
     called_functions,
     elapsed_breakdown_text,
@@ -35,7 +36,6 @@ from tracemap.reports.cost_lookup import (
 from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
     Basis,
-    ElapsedPart,
     MetricBalance,
     OutcomeCount,
     PageCoverage,
@@ -45,7 +45,6 @@ from tracemap.reports.page.model import (
     amounts,
 )
 from tracemap.reports.views.ops import without_dialect
-from tracemap.runs.model import UNKNOWN_PARTS
 
 # ---- families: kinds of work by the names of ops, only for the colours of pictures
 #
@@ -246,27 +245,20 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "command", " ".join(run.command) or "–"
 
 
-def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
+def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
     """The parts of the elapsed time, which add up to it; empty if unknown.
 
     The outliers are a part of their own: the same part of the kernels' time as of the wall time of all calls.
     """
-    parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
-    if parts == UNKNOWN_PARTS:
-        return ()
-    times = {
-        name: part for name, part in zip(ELAPSED_PARTS, parts.values(), strict=True) if isinstance(part, int) and part
-    }
     wall = [result.metrics["duration_ns"] for result in costed.site_results.values() if "duration_ns" in result.metrics]
     outliers = sum(cost.outliers for cost in wall)
     calls_ns = sum(cost.total + cost.outliers for cost in wall)
     shown = []
-    for name, ns in times.items():
-        outliers_ns = ns * outliers // calls_ns if name == ELAPSED_PARTS[0] and calls_ns else 0
-        shown.append(ElapsedPart(name, ns - outliers_ns))
-        if outliers_ns:
-            shown.append(ElapsedPart("outliers", outliers_ns))
-    return tuple(shown)
+    for part in costed.elapsed_shares():
+        outliers_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
+        shown.append(ElapsedShare(part.kind, part.name, part.ns - outliers_ns))
+        shown.append(ElapsedShare("outliers", "outliers", outliers_ns))
+    return tuple(part for part in shown if part.ns)
 
 
 def coverage(costed: MapCosts) -> PageCoverage:

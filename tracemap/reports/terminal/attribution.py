@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
-from tracemap.attribution.what_if import REMOVED, ROOFLINE, UNCHANGED, Gain, ProgramGains, TargetGain, factor_name
 from tracemap.core.diagnostics import ABOVE_RESULT, BUDGET_SPENT, LOAD_TIME, Diagnostic, above_result, below_result
 from tracemap.core.units import (
     UNKNOWN,
@@ -21,7 +20,7 @@ from tracemap.core.units import (
     split_by_largest_remainder,
 )
 from tracemap.map.model import TraceGraph
-from tracemap.options.results import AttributeOptions, Rule, WhatIfOptions
+from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.advice import (
     device_comparison_text,
     display_unit,
@@ -33,26 +32,15 @@ from tracemap.reports.advice import (
 )
 from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
-    ELAPSED_PARTS,
     EQUAL_MEMBERS,
     SPLIT_EVENLY,
     MapCosts,
     called_functions,
-    default_metric,
     elapsed_breakdown_text,
 )
-from tracemap.reports.escaping import op_line, or_dash
-from tracemap.reports.terminal.tables import (
-    Heading,
-    console,
-    note_text,
-    number,
-    print_notes,
-    print_table,
-    say,
-    say_line,
-)
-from tracemap.reports.views.costs import LEAVE_METRIC, SHARE, TEXT, Column, Costs, Row, View
+from tracemap.reports.escaping import or_dash
+from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
+from tracemap.reports.views.costs import LEAVE_METRIC, OVERHEAD, SHARE, TEXT, Column, Costs, Row, View
 from tracemap.reports.views.ops import LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 from tracemap.runs.model import UNKNOWN_PARTS
@@ -93,7 +81,7 @@ def print_costs(
     if table_only:
         _print_columns(terminal, "", _by_priority(chosen), chosen.rows, gap=False, advice=None)
         return
-    _print_run(terminal, costed.graph.module.name, attribution, totals=options.totals)
+    _print_run(terminal, costed, attribution, totals=options.totals)
     _print_view(terminal, chosen, costs, attribution)
     if options.by == "site":
         _print_slowest(terminal, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
@@ -111,7 +99,7 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     costs = selected_costs(attribution, options)
     chosen = select_from_view(costed, costs, options)
     terminal = console(out)
-    say_line(terminal, _elapsed_line(attribution, totals=False))
+    say_line(terminal, _elapsed_line(costed, attribution, totals=False))
     passes = select_from_view(costed, costs, AttributeOptions(by="pass")).rows
     if len(passes) > 1:
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
@@ -131,78 +119,17 @@ def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
     return tuple(column for column in chosen.columns if column.key in keys)
 
 
-# ---- what-if
-
-
-def print_gains(costed: MapCosts, gains: ProgramGains, out: TextIO, options: WhatIfOptions) -> None:
-    """Print a line for a single change, or the table of all ops."""
-    terminal = console(out)
-    if options.names_change:
-        for change in gains.changes:
-            say(terminal, gain_text(change))
-        return
-    shown = gains.changes[: options.top or None]
-    attribution = costed.attribution
-    assert attribution is not None
-    metric = costed.metrics[default_metric(costed.metrics)]
-    faster = faster_text(shown[0].factor) if shown else ""
-    headings = [
-        *(Heading("op"), Heading("line", least=8), Heading("name", least=8)),
-        *(number(f"of {metric.name} %", leave=20), number(f"if {faster} %")),
-        *(Heading("low %", right=True, leave=10, begins_pair=True), number("high %", leave=10)),
-        Heading("why none", leave=30, least=18, words=True),
-    ]
-    rows = []
-    for change in shown:
-        op, gain = costed.graph.op_by_id[change.ops[0]], change.gain
-        share = 100 * costed.attributed(op.id).get(metric.name, 0) / metric.work if metric.work else 0.0
-        numbers = (f"{_saved_percent(time, gain):.1f}" for time in (gain.after_ns, gain.high_ns, gain.low_ns))
-        rows.append((op.id, op_line(op), op.node or op.name, f"{share:.1f}", *numbers, gain.reason))
-    title = f"Gain of the mean time of an invocation, {format_ns(gains.before_ns)}, if an op gets {faster}"
-    print_table(terminal, title, headings, rows, gap=False)
-    if len(gains.changes) > len(shown):
-        say(terminal, f"… {plural(len(gains.changes) - len(shown), 'more op')}")
-
-
-def faster_text(factor: float) -> str:
-    """A factor in words: `2x faster`; empty for work that does not change."""
-    if factor == UNCHANGED:
-        return ""
-    return {ROOFLINE: "at its roofline", REMOVED: "removed"}.get(factor, f"{factor_name(factor)} faster")
-
-
-def gain_text(change: TargetGain) -> str:
-    """The gain by a change, in one line."""
-    gain = change.gain
-    saved, low, high = (_saved_percent(time, gain) for time in (gain.after_ns, gain.high_ns, gain.low_ns))
-    if saved < 0:
-        low, high = 0.0 - high, 0.0 - low
-    sign = "" if gain.after_ns == gain.before_ns else "−" if saved > 0 else "+"
-    before, after = format_ns(gain.before_ns), format_ns(gain.after_ns)
-    before = before.removesuffix(f" {after.rpartition(' ')[2]}")
-    what = " ".join(filter(None, (change.target, faster_text(change.factor))))
-    why = f"; {gain.reason}" if gain.reason else ""
-    return f"{what}: {sign}{abs(saved):.1f} % ({low:.1f} to {high:.1f}), {before} -> {after} per invocation{why}"
-
-
-def _saved_percent(time_ns: int, gain: Gain) -> float:
-    """The saving of a time after a change, in percent of the time before, with one decimal."""
-    return round(100 * (gain.before_ns - time_ns) / gain.before_ns, 1) + 0.0 if gain.before_ns else 0.0
-
-
-# ---- the run
-
-
-def _print_run(terminal: Console, module: str, attribution: Attribution, *, totals: bool) -> None:
+def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:
     """Print the header: two lines, which a narrow terminal cuts."""
     run, functions = attribution.run, called_functions(attribution).partition(" ")[2]
     invocations = "invocations unknown" if isinstance(run.iterations, Unknown) else plural(run.iterations, "invocation")
     workers = "workers unknown" if isinstance(run.workers, Unknown) else plural(run.workers, "worker")
     say_line(
         terminal,
-        f"{module}: {functions} on {or_dash(run.device)}, {workers}, {invocations}, rule {attribution.rule.value}",
+        f"{costed.graph.module.name}: {functions} on {or_dash(run.device)}, {workers}, {invocations}, "
+        f"rule {attribution.rule.value}",
     )
-    say_line(terminal, _elapsed_line(attribution, totals=totals))
+    say_line(terminal, _elapsed_line(costed, attribution, totals=totals))
     say(terminal, "")
 
 
@@ -210,8 +137,8 @@ _SMALL_PERCENT: Final = 2
 """Parts of the elapsed time below this percentage are only in the balance."""
 
 
-def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
-    """The elapsed time and its largest parts."""
+def _elapsed_line(costed: MapCosts, attribution: Attribution, *, totals: bool) -> str:
+    """The elapsed time, and its largest parts: kernels, and the places that spent time without one."""
     run, mean_ns = attribution.run, mean_elapsed_ns(attribution)
     median_ns, elapsed_ns = run.invocation.median_ns, run.elapsed_ns
     if totals or isinstance(mean_ns, Unknown):
@@ -223,8 +150,7 @@ def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
     if isinstance(elapsed_ns, Unknown) or not elapsed_ns or run.elapsed == UNKNOWN_PARTS:
         explained = elapsed_breakdown_text(attribution)
     else:
-        parts = zip(ELAPSED_PARTS, run.elapsed.values(), strict=True)
-        percents = [(name, round(100 * part / elapsed_ns)) for name, part in parts if isinstance(part, int)]
+        percents = [(part.name, round(100 * part.ns / elapsed_ns)) for part in costed.elapsed_shares()]
         explained = ", ".join(f"{name} {percent} %" for name, percent in percents if percent >= _SMALL_PERCENT)
     return f"elapsed {time}" + (f": {explained}" if explained else "")
 
@@ -275,7 +201,8 @@ _UNCERTAIN_NOISE = (
 
 def _print_view(terminal: Console, chosen: ViewSelection, costs: Costs, attribution: Attribution) -> None:
     view, workers = chosen.view, attribution.run.workers
-    title = f"{view.noun[:1].upper()}{plural_of(view.noun)[1:]} by {costs.first.name}, {costs.basis()}"
+    ranked_by, basis = (OVERHEAD, costs.elapsed_basis()) if view.rank == OVERHEAD else (costs.first.name, costs.basis())
+    title = f"{view.noun[:1].upper()}{plural_of(view.noun)[1:]} by {ranked_by}, {basis}"
     _print_columns(terminal, title, _by_priority(chosen), chosen.rows, gap=False, advice="; select with --columns")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
     noise_legend = _UNCERTAIN_NOISE.format("" if workers == 1 else ", or with --serial")
