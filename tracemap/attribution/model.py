@@ -400,6 +400,7 @@ class TimedWork:
         invocation: invocation of each stage.
         tail_ns: time of each invocation from the last submission by the host to the end of the device's work.
         scale: number of all events for each event in the sample.
+        period_ns: mean time from one invocation to the next, without outlier time; 0: unknown.
     """
 
     places: tuple[tuple[str, ...], ...]
@@ -416,6 +417,7 @@ class TimedWork:
     invocation: npt.NDArray[np.int64]
     tail_ns: npt.NDArray[np.int64]
     scale: float
+    period_ns: float
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import Attribution, MemberShare, PlaceResult, TimedWork
+from tracemap.attribution.join.schedule_nfa import meanings_of
+from tracemap.attribution.join.targets import called_schedule
+from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.units import UNKNOWN, Integer, Unknown
+from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import OpId, Site, TraceGraph
 from tracemap.runs.model import Peaks, RunHeader
 
@@ -106,16 +109,28 @@ def check_modelled(attribution: Attribution) -> TimedWork:
             "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
             "record it with `tracemap record`"
         )
-    if mean_ns(attribution.run) is UNKNOWN:
+    run = attribution.run
+    if (
+        not isinstance(run.elapsed_ns, int)
+        or not isinstance(run.iterations, int)
+        or not run.elapsed_ns * run.iterations
+    ):
         raise UsageInvalid("the run does not say how long its invocations took; record it with `tracemap record`")
     return attribution.timed
 
 
-def mean_ns(run: RunHeader) -> Integer:
-    """Mean elapsed time of an invocation."""
-    if run.elapsed_ns is UNKNOWN or run.iterations is UNKNOWN or not run.iterations:
-        return UNKNOWN
-    return run.elapsed_ns // run.iterations
+def program_ns(attribution: Attribution) -> int:
+    """Mean time of an invocation, without outlier time and the profiler's own work.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    timed, run = check_modelled(attribution), attribution.run
+    assert isinstance(run.elapsed_ns, int)
+    assert isinstance(run.iterations, int)
+    profiler_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
+    typical_ns = timed.period_ns or run.elapsed_ns / run.iterations
+    return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
 
 
 # ---- shares
@@ -354,23 +369,47 @@ _SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.85
 """Fraction of the time that other numbers of workers would save if they never waited: at least, and likely."""
 
 
-def _waits(timed: TimedWork, device: object) -> _Range:
+def _waits(graph: TraceGraph, timed: TimedWork, run: RunHeader) -> _Range:
     """Whether the host waits for the device before each stage: if that gains least, likely, and if it gains most.
 
-    A submission while the device still worked shows that the host did not wait. If it came later, the host may have
-    waited, or been slow.
+    The map knows it of most submissions. Of the others, one that came while the device still worked shows that the host
+    did not wait. If it came later, the host may have waited, or been slow.
     """
     import numpy as np
 
     follows = np.concatenate(([False], timed.invocation[1:] == timed.invocation[:-1]))
-    never = np.zeros(len(follows), dtype=bool)
-    if device == "local-sync":
+    if run.device == "local-sync":
         return _Range(follows, follows, follows)
-    if not timed.is_slack_known:
-        return _Range(never, follows, follows)
-    is_late = timed.slack_ns < 0
-    runs_ahead = np.count_nonzero(follows & ~is_late) > _AHEAD * np.count_nonzero(follows)
-    return _Range(never, never if runs_ahead else is_late, is_late)
+    # The first event of each stage, if it has any: 1 if the host waits before it, 0 if not, else unknown.
+    stages, first = np.unique(timed.stage[timed.group], return_index=True)
+    known = np.full(len(follows), _UNKNOWN_WAIT)
+    known[stages] = _waits_of_targets(graph, timed, run.function)[timed.target[first]]
+    is_late = follows & ((timed.slack_ns < 0) | (not timed.is_slack_known))
+    runs_ahead = timed.is_slack_known and np.count_nonzero(follows & ~is_late) > _AHEAD * np.count_nonzero(follows)
+    least, most = is_late & (known == 1), is_late & (known != 0)
+    return _Range(least, least if runs_ahead else most, most)
+
+
+_UNKNOWN_WAIT: Final = 2
+
+
+def _waits_of_targets(graph: TraceGraph, timed: TimedWork, function: Text) -> Array:
+    """Whether the host waits ahead of the submission of each target, 1 or 0, or `_UNKNOWN_WAIT`; the last of none."""
+    import numpy as np
+
+    schedule = called_schedule(graph, function)
+    waits: dict[int | str, set[bool]] = defaultdict(set)
+    for submission in schedule.submissions if schedule else ():
+        for meaning in meanings_of(submission):
+            waits[meaning].add(submission.waits)
+    of_target = np.full(len(timed.places) + 1, _UNKNOWN_WAIT)
+    for target, places in enumerate(timed.places):
+        sites = [graph.site_by_id.get(place) for place in places]
+        meanings = [site.command_buffer if site else place for site, place in zip(sites, places, strict=True)]
+        found = {wait for meaning in meanings if isinstance(meaning, int | str) for wait in waits[meaning]}
+        if len(found) == 1:
+            of_target[target] = int(found.pop())
+    return of_target
 
 
 _AHEAD: Final = 0.1
@@ -416,7 +455,7 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     _check_workers(run, change)
     ratios = _ratios(graph, attribution, timed, change)
     floors = _bandwidth_times(graph, timed, run.peaks)
-    waits = _waits(timed, run.device)
+    waits = _waits(graph, timed, run)
     least, likely, most = (
         _stage_savings(timed, ratio, run.workers, change, floors)
         for ratio in (ratios.most, ratios.likely, ratios.least)
@@ -494,11 +533,9 @@ def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array
 
 def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
     """The gain by savings of all invocations, which are multiplied by `scale`."""
-    run = attribution.run
-    before, iterations = mean_ns(run), run.iterations
-    assert before is not UNKNOWN
-    assert iterations is not UNKNOWN
-    least, likely, most = (scale * part / iterations for part in (saved.least, saved.likely, saved.most))
+    run, before = attribution.run, program_ns(attribution)
+    assert isinstance(run.iterations, int)
+    least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
     noise = _noise(run) * likely
     low = before - likely - math.hypot(max(0.0, most - likely), noise)
     high = before - likely + math.hypot(max(0.0, likely - least), noise)
@@ -523,22 +560,35 @@ def _noise(run: RunHeader) -> float:
 # ---- overhead
 
 
-def what_if_overhead(attribution: Attribution, factor: float) -> Gain:
-    """Gain of the mean time of an invocation if the time in which no kernel ran gets shorter.
+def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, factor: float) -> Gain:
+    """Gain of the mean time of an invocation if time without a kernel gets shorter.
+
+    Args:
+        attribution: the costs, with their overhead.
+        ops: only the overhead of these ops; None: all but the profiler's, and what is not explained.
+        factor: how many times as fast it gets.
 
     Raises:
-        UsageInvalid: see `check_modelled`; or the parts of the elapsed time are unknown.
+        UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
     """
-    check_modelled(attribution)
-    parts = attribution.run.elapsed
-    if isinstance(parts.queue_ns, Unknown) or isinstance(parts.host_ns, Unknown):
-        raise UsageInvalid("the run does not say when its host worked; record it with `tracemap record`")
-    saved = (parts.queue_ns + parts.host_ns) * (1 - 1 / factor)
-    return _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved), scale=1.0)
+    timed, run = check_modelled(attribution), attribution.run
+    if not attribution.overhead:
+        raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
+    assert isinstance(run.iterations, int)
+    rows = [row for row in attribution.overhead if row.place not in (OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)]
+    by_op = overhead_by_op(rows)
+    total = sum(row.total_ns for row in rows)
+    chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
+    # Overhead includes outlier time, which is not gained.
+    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / run.iterations
+    typical = max(0.0, program_ns(attribution) - kernels_ns) * run.iterations
+    saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
+    gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
+    return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
 
 
-_OVERHEAD_LEAST: Final = 0.8
-"""Part of the overhead that is saved at least: the rest may be waits for a processor, which other work takes."""
+_OVERHEAD_LEAST, _OVERHEAD_MOST = 0.8, 1.1
+"""Parts of overhead that are saved at least and at most: its division over ops is not exact."""
 
 
 # ---- the ranked list
@@ -569,10 +619,7 @@ def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> Pr
     Raises:
         UsageInvalid: see `check_modelled`.
     """
-    check_modelled(attribution)
-    before = mean_ns(attribution.run)
-    assert before is not UNKNOWN
-    return ProgramGains(before, tuple(changes))
+    return ProgramGains(program_ns(attribution), tuple(changes))
 
 
 TWICE: Final = 2.0

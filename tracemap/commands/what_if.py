@@ -18,7 +18,7 @@ from tracemap.core.errors import QueryInvalid, UsageInvalid
 from tracemap.core.files import show_in_format
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names, plural
-from tracemap.options.results import WhatIfOptions
+from tracemap.options.results import ALL_OVERHEAD, WhatIfOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.what_if import ProgramGains
@@ -46,17 +46,16 @@ def what_if(
         return attributed, gains(attributed.costed, attributed.bundle, options)
 
 
-_SELECTORS: Final = ("op", "line", "scope", "kernel")
+_SELECTORS: Final = ("op", "line", "scope", "kernel", "overhead")
 
 
 def _check_options(options: WhatIfOptions) -> None:
     selectors = [f"--{name}" for name in _SELECTORS if getattr(options, name) is not None]
-    selectors += ["--overhead"] if options.overhead else []
     if len(selectors) > 1:
         raise UsageInvalid(f"{join_names(selectors)} name several changes; name one")
-    if options.overhead and options.workers is not UNKNOWN:
+    if options.overhead is not None and options.workers is not UNKNOWN:
         raise UsageInvalid("--overhead and --workers are different changes; name one")
-    if options.overhead and options.faster == "roofline":
+    if options.overhead is not None and options.faster == "roofline":
         raise UsageInvalid("--faster roofline: the overhead has no roofline; name a factor, or `removed`")
     parse_factor(options.faster)
 
@@ -99,8 +98,11 @@ def gains(costed: MapCosts, bundle: Bundle, options: WhatIfOptions) -> ProgramGa
     assert attribution is not None
     factor = parse_factor(options.faster)
     name = next((name for name in _SELECTORS if getattr(options, name) is not None), "")
-    if options.overhead:
-        return program_gains(attribution, [TargetGain("overhead", (), factor, what_if_overhead(attribution, factor))])
+    if options.overhead is not None:
+        named = None if options.overhead == ALL_OVERHEAD else ops_named(costed, bundle, options.overhead)
+        gain = what_if_overhead(attribution, named, factor)
+        target = "overhead" if named is None else f"overhead of {options.overhead}"
+        return program_gains(attribution, [TargetGain(target, named or (), factor, gain)])
     if not name and options.workers is UNKNOWN:
         return program_gains(attribution, ranked_gains(graph, attribution, factor))
     what = getattr(options, name) if name else ""
@@ -110,6 +112,17 @@ def gains(costed: MapCosts, bundle: Bundle, options: WhatIfOptions) -> ProgramGa
     workers = "" if options.workers is UNKNOWN else plural(options.workers, "worker")
     target = " with ".join(filter(None, (what, workers)))
     return program_gains(attribution, [TargetGain(target, tuple(ops), factor if name else UNCHANGED, gain)])
+
+
+def ops_named(costed: MapCosts, bundle: Bundle, what: str) -> tuple[OpId, ...]:
+    """The ops that a text names, dispatched or not.
+
+    Raises:
+        QueryInvalid: nothing has the name.
+    """
+    from tracemap.map.query import ops_of, resolve
+
+    return tuple(op.id for op in ops_of(costed.graph, resolve(costed.graph, what, bundle.source_text).names))
 
 
 def selected_parts(costed: MapCosts, bundle: Bundle, name: str, what: str) -> dict[str, frozenset[OpId]]:

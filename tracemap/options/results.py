@@ -149,6 +149,10 @@ class AttributeOptions(Options, Windowed):
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
+ALL_OVERHEAD: Final = "all"
+"""The value of --overhead without OP."""
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIfOptions(Options):
     """Options of `what-if`: what changes, and how to join runs onto their bundle."""
@@ -157,7 +161,12 @@ class WhatIfOptions(Options):
     line: str | None = option(None, "Ops of a source line, including calls made on it.", metavar="FILE:LINE")
     scope: str | None = option(None, "Ops of a scope with everything below it.", metavar="SCOPE")
     kernel: str | None = option(None, "Kernel, by the beginning of its name, or what runs in it.", metavar="KERNEL")
-    overhead: bool = option(False, "Time in which no kernel ran: the runtime and the host.")
+    overhead: str | None = option(
+        None,
+        "Time in which no kernel ran, or the part of it that belongs to what OP names: a loop, a dispatch, a copy.",
+        metavar="[OP]",
+        bare=ALL_OVERHEAD,
+    )
     faster: str = option(
         "2x", "How fast it gets: a factor (2x), `roofline` or `removed`.  [default: 2x]", metavar="FACTOR"
     )
@@ -175,8 +184,8 @@ class WhatIfOptions(Options):
     @property
     def names_change(self) -> bool:
         """Whether the options name a change, so that no list of all ops is meant."""
-        selectors = (self.op, self.line, self.scope, self.kernel)
-        return any(what is not None for what in selectors) or self.overhead or self.workers is not UNKNOWN
+        selectors = (self.op, self.line, self.scope, self.kernel, self.overhead)
+        return any(what is not None for what in selectors) or self.workers is not UNKNOWN
 
 
 Format = Literal[

@@ -104,7 +104,7 @@ UPDATE groups SET threshold_{number} = lower.threshold FROM (
 WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape
     AND lower.threshold < groups.threshold_{number}
 """
-_MOST_TIMES = 4
+MOST_TIMES = 4
 """Most times that a threshold is lowered; it hardly changes after the third time."""
 
 _OUTLIER_TIME = """
@@ -135,7 +135,7 @@ def lower_thresholds(resolved: Resolved, metrics: Sequence[int]) -> None:
         resolved.tables.make("crowded", _CROWDED.format(number=number, same_group=resolved.same_group))
         lowered = threshold_of(_ORDERED, noisy=True)
         query = _LOWER.format(number=number, same_group=resolved.same_group, lowered=lowered, fractions=_FRACTIONS)
-        for _ in range(_MOST_TIMES):
+        for _ in range(MOST_TIMES):
             if not resolved.tables.query(query)[0][0]:
                 break
 

@@ -137,7 +137,7 @@ def scan(
         rounded=rounded,
         gaps=tuple(gaps),
         same_group=resolved.same_group,
-        timed=timed_rows.read(tuple(targets)) if timed else None,
+        timed=timed_rows.read(tuple(targets), noisy=is_noisy(runs)) if timed else None,
     )
 
 

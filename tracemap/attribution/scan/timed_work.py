@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, UNMATCHED, Target
 from tracemap.attribution.model import TimedWork
 from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
+from tracemap.attribution.scan.outliers import DISTANCES, MOST_TIMES, THRESHOLD_FRACTIONS
 from tracemap.attribution.scan.rows import Resolved, shape_sql
 from tracemap.core.units import MAX_INTEGER
 from tracemap.runs.model import Run
@@ -53,6 +54,13 @@ ORDER BY event.run, event.invocation, event.start_ns, event.duration_ns DESC, ev
 """
 
 
+_BEGINS: Final = """
+SELECT invocation, min(start_ns) AS begin FROM resolved
+WHERE rowid >= {first} AND rowid < {end} AND invocation IS NOT NULL AND start_ns IS NOT NULL
+GROUP BY invocation ORDER BY invocation
+"""
+
+
 @dataclass
 class TimedRows:
     """The table `timed`: the events of a sample of invocations, with their moments."""
@@ -75,8 +83,11 @@ class TimedRows:
         source.tables.query(query)
         self.runs.append(source.run)
 
-    def read(self, targets: Sequence[Target]) -> TimedWork | None:
-        """The events with their groups and stages; None if there are none. The table `groups` must have thresholds."""
+    def read(self, targets: Sequence[Target], *, noisy: bool) -> TimedWork | None:
+        """The events with their groups and stages; None if there are none. The table `groups` must have thresholds.
+
+        `noisy`: more than a quarter of the invocations may be outliers.
+        """
         import numpy as np
 
         numbers = {metric.name: number for number, metric in enumerate(self.resolved.metrics)}
@@ -103,7 +114,23 @@ class TimedRows:
             self._regions(rows),
             tuple(target.places for target in targets),
             self.resolved.rows / sampled,
+            self._period_ns(noisy=noisy),
         )
+
+    def _period_ns(self, *, noisy: bool) -> float:
+        """Mean time from one invocation to the next, without outlier time; 0 if there is only one."""
+        import numpy as np
+
+        resolved = self.resolved
+        periods = []
+        ends = (*resolved.first_rows[1:], resolved.rows)
+        for run, first, end in zip(self.runs, resolved.first_rows, ends, strict=True):
+            rows = resolved.tables.columns(_BEGINS.format(first=first, end=end))
+            follows = np.diff(rows["invocation"]) == 1  # after a launch, warm-up invocations come first
+            lengths = np.sort(np.diff(rows["begin"])[follows])
+            boundaries = max(0, run.header.launches - 1 - int(np.count_nonzero(~follows)))
+            periods.append(lengths[: max(0, len(lengths) - boundaries)])
+        return _mean_without_outliers(np.concatenate(periods), noisy=noisy)
 
     def _regions(self, rows: Mapping[str, Array]) -> Array:
         """The number of barriers before each event's command in its buffer; -1 if unknown."""
@@ -127,8 +154,35 @@ class TimedRows:
         return regions
 
 
+def _mean_without_outliers(values: Array, *, noisy: bool) -> float:
+    """The mean of values up to their outlier threshold (see `outliers`); 0 without values."""
+    import numpy as np
+
+    if not len(values):
+        return 0.0
+    threshold, rest = _threshold(values, noisy=noisy), values
+    for _ in range(MOST_TIMES):
+        above = np.count_nonzero(rest > threshold)
+        if not noisy or above * 10 <= len(rest):
+            break
+        rest = rest[rest <= threshold]
+        threshold = min(threshold, _threshold(rest, noisy=noisy))
+    return float(np.minimum(values, threshold).mean())
+
+
+def _threshold(values: Array, *, noisy: bool) -> float:
+    import numpy as np
+
+    q1, median, q3 = np.quantile(values, THRESHOLD_FRACTIONS)
+    return float(median + DISTANCES * (median - q1)) if noisy else float(q3 + 1.5 * (q3 - q1))
+
+
 def _timed_work(
-    rows: Mapping[str, Array], regions: Array, places: tuple[tuple[str, ...], ...], scale: float
+    rows: Mapping[str, Array],
+    regions: Array,
+    places: tuple[tuple[str, ...], ...],
+    scale: float,
+    period_ns: float,
 ) -> TimedWork:
     """Groups and stages of events in order of time."""
     import numpy as np
@@ -191,4 +245,5 @@ def _timed_work(
         invocation=stage_invocation,
         tail_ns=(stage_end[last_stage] - last_submitted[stage_invocation[last_stage]]),
         scale=scale,
+        period_ns=period_ns,
     )
