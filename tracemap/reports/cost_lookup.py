@@ -96,6 +96,9 @@ OVERHEAD_LABELS: Final[Mapping[OverheadPlace, str]] = {
 }
 """Short names of the places of overhead."""
 
+OVERHEAD_PARTS: Final = ("transfer", "allocation", "launch", "queue", "host", "other")
+"""Labels of the parts of an `Overhead`, in order."""
+
 ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")
 """Labels of the parts of elapsed time, in the order of `ElapsedParts`."""
 

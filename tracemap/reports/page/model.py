@@ -15,6 +15,25 @@ from tracemap.reports.highlight import Coloured
 # ---- pictures; amounts are sums over the run, as below
 
 
+class OverheadRow(Record, frozen=True):
+    """A place of the host program that spent time without a kernel.
+
+    Attributes:
+        place: its name for people, with the line of a loop.
+        ops: its ops, as texts; empty if it belongs to none.
+        line: the source line of the first op.
+        gaps: number of gaps between kernels; unknown without them.
+        parts: the largest parts of its time, in words.
+    """
+
+    place: str
+    ops: str
+    line: str
+    gaps: Integer
+    ns: int
+    parts: str
+
+
 class TreeNode(Record, frozen=True, array_like=True):
     """A node of a tree of costs.
 
@@ -521,6 +540,8 @@ class PageData(Record, frozen=True):
         notices: reasons to doubt the costs, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
+        overhead: time between kernels by place, largest first.
+        invocations: their number, which means of the elapsed time divide by; 1 if it is unknown.
         lengths: histograms of calls by site.
         together: correlations by site.
     """
@@ -544,6 +565,8 @@ class PageData(Record, frozen=True):
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
     elapsed: tuple[ElapsedShare, ...] = ()
+    overhead: tuple[OverheadRow, ...] = ()
+    invocations: int = 1
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
     timeline: Timeline | None = None

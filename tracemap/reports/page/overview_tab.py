@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead
 from tracemap.core.codec import record_from
-from tracemap.core.units import Integer, Unknown, format_ns, format_share
+from tracemap.core.units import Integer, Unknown, format_ns, format_share, join_names
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
 from tracemap.reports.advice import (
     basis,
@@ -28,6 +28,8 @@ from tracemap.reports.advice import (
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
     KERNELS,
+    OVERHEAD_LABELS,
+    OVERHEAD_PARTS,
     ElapsedShare,
     MapCosts,
     called_functions,
@@ -38,6 +40,7 @@ from tracemap.reports.page.model import (
     Basis,
     MetricBalance,
     OutcomeCount,
+    OverheadRow,
     PageCoverage,
     Roofline,
     RoofPoint,
@@ -259,6 +262,36 @@ def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
         shown.append(ElapsedShare(part.kind, part.name, part.ns - outliers_ns))
         shown.append(ElapsedShare("outliers", "outliers", outliers_ns))
     return tuple(part for part in shown if part.ns)
+
+
+def invocations_of_elapsed(costed: MapCosts) -> int:
+    """The number of invocations in the elapsed time; 1 if unknown."""
+    iterations = costed.attribution.run.iterations if costed.attribution else 1
+    return iterations if isinstance(iterations, int) and iterations else 1
+
+
+_MOST_OVERHEAD: Final = 12
+"""Most rows of the table of the time between kernels."""
+
+
+def overhead_rows(costed: MapCosts) -> tuple[OverheadRow, ...]:
+    """The largest rows of the time between kernels."""
+    rows = costed.attribution.overhead if costed.attribution else ()
+    return tuple(_overhead_row(costed, row) for row in rows[:_MOST_OVERHEAD])
+
+
+def _overhead_row(costed: MapCosts, row: Overhead) -> OverheadRow:
+    ops = [costed.graph.op_by_id[op] for op in row.ops]
+    parts = sorted(zip(OVERHEAD_PARTS, row.parts, strict=True), key=lambda item: -item[1])
+    shown = [f"{name} {format_share(ns, row.total_ns)}" for name, ns in parts if ns and name != "other"]
+    return OverheadRow(
+        place=OVERHEAD_LABELS[row.place],
+        ops=join_names([f"{op.id} {op.name}" for op in ops], most=2),
+        line=costed.line_of(ops[0])[0] if ops else "",
+        gaps=row.count,
+        ns=row.total_ns,
+        parts=", ".join(shown),
+    )
 
 
 def coverage(costed: MapCosts) -> PageCoverage:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Final
 
 from tracemap.attribution.model import Overhead
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Frame, Op
 from tracemap.map.query import pass_of, plain_scope, user_frames
-from tracemap.reports.cost_lookup import OVERHEAD_LABELS, MapCosts, OpOccurrence
+from tracemap.reports.cost_lookup import OVERHEAD_LABELS, OVERHEAD_PARTS, MapCosts, OpOccurrence
 from tracemap.reports.escaping import file_line, op_line, or_dash
 from tracemap.reports.views.costs import OVERHEAD, PERCENT, SHARE, Cell, Column, Costs, Row, View
 from tracemap.reports.views.ops import (
@@ -166,17 +165,6 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
 # ---- overhead
 
 
-_PARTS: Final = {
-    "transfer": "transfers",
-    "allocation": "allocation",
-    "launch": "launch",
-    "queue": "queue",
-    "host": "host",
-    "other": "other",
-}
-"""Headings of the parts of an `Overhead`, by the name of its field without the unit."""
-
-
 def by_overhead(costed: MapCosts, costs: Costs) -> View:
     """A row per loop, branch or other place of the host program: the elapsed time without a kernel there."""
     total = costs.overhead()
@@ -190,8 +178,8 @@ def by_overhead(costed: MapCosts, costs: Costs) -> View:
         total,
         Column(SHARE, "of elapsed", PERCENT),
         *(
-            Column(name, heading, "ns", divisor=total.divisor, leave=LEAVE_INCLUSIVE + index)
-            for index, (name, heading) in enumerate(_PARTS.items())
+            Column(name, name, "ns", divisor=total.divisor, leave=LEAVE_INCLUSIVE + index)
+            for index, name in enumerate(OVERHEAD_PARTS)
         ),
     )
     rows = [_overhead_row(costed, row) for row in (costed.attribution.overhead if costed.attribution else ())]
@@ -207,7 +195,7 @@ def _overhead_row(costed: MapCosts, row: Overhead) -> Row:
         "function": function,
         "names": names_of(dict.fromkeys(ops, 0)),
         OVERHEAD: row.total_ns,
-        **{name: amount for name, amount in zip(_PARTS, row.parts, strict=True) if amount},
+        **{name: amount for name, amount in zip(OVERHEAD_PARTS, row.parts, strict=True) if amount},
     }
     if isinstance(row.count, int) and row.count:
         cells |= {"gaps": row.count, "per_gap": Fraction(row.total_ns, row.count)}
