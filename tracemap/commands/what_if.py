@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.what_if import ProgramGains
     from tracemap.map.bundle import Bundle
     from tracemap.map.model import OpId
-    from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
+    from tracemap.reports.cost_lookup import MapCosts
 
 
 def what_if(
@@ -39,7 +38,7 @@ def what_if(
     """
     from tracemap.map.bundle import load
 
-    _check_options(options)
+    check_options(options)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     with open_and_join_runs(runs, bundle, options, progress) as (attributed, _):
@@ -49,7 +48,12 @@ def what_if(
 _SELECTORS: Final = ("op", "line", "scope", "kernel", "overhead")
 
 
-def _check_options(options: WhatIfOptions) -> None:
+def check_options(options: WhatIfOptions) -> None:
+    """Reject options that name several changes, or a change that cannot be.
+
+    Raises:
+        UsageInvalid: see above.
+    """
     selectors = [f"--{name}" for name in _SELECTORS if getattr(options, name) is not None]
     if len(selectors) > 1:
         raise UsageInvalid(f"{join_names(selectors)} name several changes; name one")
@@ -131,24 +135,18 @@ def selected_parts(costed: MapCosts, bundle: Bundle, name: str, what: str) -> di
     Raises:
         QueryInvalid: nothing has the name, or no kernel.
     """
-    if name == "kernel":
-        from tracemap.map.query import kernels_named
+    from tracemap.map.query import kernels_named
+    from tracemap.reports.cost_lookup import parts_by_work
 
+    if name == "kernel":
         kernels = set(kernels_named(costed.graph, what, bundle.source_text))
         sites = (site for site in costed.graph.sites if site.kernel in kernels)
         return {site.id: frozenset(member.op for member in site.members) for site in sites}
     if name == "line" and not re.search(r"\d", what):
         raise QueryInvalid(f"--line {what}: is no line; name one as FILE:LINE, such as model.mlir:12")
     if name == "scope":
-        return _parts(costed.occurrences_in_scope(what))
-    return _parts(costed.occurrences(what, bundle.source_text))
-
-
-def _parts(occurrences: Iterable[OpOccurrence]) -> dict[str, frozenset[OpId]]:
-    parts: dict[str, set[OpId]] = defaultdict(set)
-    for reached in occurrences:
-        parts[reached.work].add(reached.op.id)
-    return {work: frozenset(ops) for work, ops in parts.items()}
+        return parts_by_work(costed.occurrences_in_scope(what))
+    return parts_by_work(costed.occurrences(what, bundle.source_text))
 
 
 def show_gains(attributed: BundleAttribution, found: ProgramGains, options: WhatIfOptions, out: TextIO) -> None:

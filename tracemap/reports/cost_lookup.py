@@ -21,6 +21,7 @@ from tracemap.attribution.model import (
     TransferResult,
 )
 from tracemap.attribution.overhead import overhead_by_op
+from tracemap.attribution.what_if import TWICE, Change, Gain, TargetGain, ranked_gains, what_if
 from tracemap.core.codec import Record
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
@@ -174,6 +175,14 @@ class ElapsedShare(Record, frozen=True):
 
 
 KERNELS: Final = "kernels"
+
+
+def parts_by_work(occurrences: Iterable[OpOccurrence]) -> dict[str, frozenset[OpId]]:
+    """The ops of occurrences, by dispatch site or transfer."""
+    parts: dict[str, set[OpId]] = defaultdict(set)
+    for reached in occurrences:
+        parts[reached.work].add(reached.op.id)
+    return {work: frozenset(ops) for work, ops in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -330,6 +339,22 @@ class MapCosts:
         for reached in self.reached:
             by_op[reached.op.id].append(reached)
         return {op: tuple(entries) for op, entries in by_op.items()}
+
+    @cached_property
+    def ranked_gains(self) -> tuple[TargetGain, ...]:
+        """What the program gains if an op is twice as fast, the largest gain first; empty if unknown."""
+        return ranked_gains(self.graph, self.attribution) if self.attribution else ()
+
+    @cached_property
+    def gains(self) -> Mapping[OpId, Gain]:
+        """`ranked_gains` by op."""
+        return {change.ops[0]: change.gain for change in self.ranked_gains}
+
+    def gain_of(self, occurrences: Iterable[OpOccurrence]) -> Gain | None:
+        """What the program gains if these are all twice as fast; None if unknown."""
+        if not self.ranked_gains or self.attribution is None:
+            return None
+        return what_if(self.graph, self.attribution, Change(parts_by_work(occurrences), TWICE))
 
     def occurrences(self, what: str, texts: Texts | None = None) -> list[OpOccurrence]:
         """The occurrences of what a text names (see `map.query.resolve`).

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.attribution import model
-from tracemap.core.errors import QueryInvalid
+from tracemap.attribution.what_if import Gain
+from tracemap.core.errors import QueryInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
 from tracemap.map.query import python_frame
-from tracemap.options.option import check_string
+from tracemap.options.option import check_string, merge_options
+from tracemap.options.results import WhatIfOptions
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
 
@@ -115,6 +117,30 @@ class Attribution(model.Attribution, AsTable):
         """
         return self._sum(path, self._costed().occurrences_in_scope(check_string("path", path)))
 
+    def what_if(self, options: WhatIfOptions | None = None, **changes: object) -> Gain:
+        """Gain of the mean time of an invocation by a change, which the options of `tracemap what-if` name.
+
+        Args:
+            options: options that name an op, line, scope, kernel, the overhead or a number of workers.
+            changes: options by name.
+
+        Raises:
+            tracemap.core.errors.QueryInvalid: nothing in the map has the name.
+            tracemap.core.errors.UsageInvalid: no change is named, or the runs lack times or invocations.
+
+        Example:
+            >>> gain = tracemap.attribute("run.parquet", "model.tracemap").what_if(op="op2", faster="2x")
+            >>> gain.low_ns <= gain.after_ns <= gain.high_ns, gain.after_ns < gain.before_ns, gain.reason
+            (True, True, '')
+        """
+        from tracemap.commands.what_if import check_options, gains
+
+        asked = merge_options(WhatIfOptions, options, changes)
+        check_options(asked)
+        if not asked.names_change:
+            raise UsageInvalid("what_if needs a change: name an op, line, scope, kernel, overhead or workers")
+        return gains(self._costed(), self._opened(), asked).changes[0].gain
+
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the page with these costs; return its file, which is temporary unless `output` names one.
 
@@ -153,7 +179,10 @@ class Attribution(model.Attribution, AsTable):
         return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:
-        """One row per op with a cost; two columns per metric: the share and the inclusive cost."""
+        """One row per op with a cost; two columns per metric: the share and the inclusive cost.
+
+        `gain_ns`: time that an invocation saves if the op is twice as fast, with its interval.
+        """
         costed = self._costed()
         by_id = costed.graph.op_by_id
         ops = [by_id[result.op] for result in self.ops]
@@ -172,6 +201,11 @@ class Attribution(model.Attribution, AsTable):
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]
             columns[f"inclusive_{metric.name}"] = [result.metrics[metric.name].inclusive for result in self.ops]
+        if gains := costed.gains:
+            of_ops = [gains.get(result.op) for result in self.ops]
+            columns["gain_ns"] = [gain.saved_ns if gain else None for gain in of_ops]
+            columns["gain_low_ns"] = [gain.before_ns - gain.high_ns if gain else None for gain in of_ops]
+            columns["gain_high_ns"] = [gain.before_ns - gain.low_ns if gain else None for gain in of_ops]
         return columns
 
     def _repr_html_(self) -> str:
