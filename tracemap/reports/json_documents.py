@@ -161,7 +161,7 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     ]
 
 
-def shown_attribution(attribution: Attribution, gains: Sequence[TargetGain]) -> ShownAttribution:
+def shown_attribution(attribution: Attribution, gains: Sequence[TargetGain] = ()) -> ShownAttribution:
     """The document of `tracemap attribute --format json`; `gains`: those of ops that are twice as fast."""
     return record_from(
         ShownAttribution,
