@@ -247,11 +247,11 @@ def test_savings_pass_from_stage_to_stage_as_in_a_simulation(stages: list[tuple[
     # The first stage of an invocation follows none.
     first = [place == 0 or invocation[place] != invocation[place - 1] for place in range(len(stages))]
     slack = [0 if begins else own for begins, own in zip(first, slack, strict=True)]
-    none = np.array([], dtype=np.int64)
+    none: Any = np.array([], dtype=np.int64)
     timed = TimedWork(
-        **dict.fromkeys(("target", "group", "cpu_ns", "tiles", "wall_ns", "gap_ns", "stage"), none),
-        places=(),
-        idle_ns=np.zeros(len(stages)),
+        (),
+        *(none, none, none, none, none, none, none),
+        idle_ns=np.zeros(len(stages), dtype=np.int64),
         slack_ns=np.array(slack),
         is_slack_known=True,
         invocation=np.array(invocation),
