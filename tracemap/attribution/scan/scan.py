@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.join.targets import EXECUTE, Target, Targets
-from tracemap.attribution.model import SlowCall
+from tracemap.attribution.model import SlowCall, TimedWork
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
 from tracemap.attribution.scan.gaps import Gaps, Outliers, run_gaps
@@ -25,6 +25,7 @@ from tracemap.attribution.scan.rows import (
     step_rows,
 )
 from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
+from tracemap.attribution.scan.timed_work import TimedRows
 from tracemap.core.diagnostics import MEANS_ONLY, NOISY, has_slug
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.map.model import Command, TraceGraph
@@ -64,6 +65,8 @@ class Scan:
     """The gaps between kernels, by run."""
     same_group: str
     """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
+    timed: TimedWork | None = None
+    """When work ran, if requested and known."""
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over the runs; time that executes and their dispatches both have counts once."""
@@ -74,8 +77,10 @@ class Scan:
         return sum(row.values[number] for row in self.step_rows)
 
 
-def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False) -> Scan:
-    """Read all runs; with `keep_outliers`, outlier time is not separated from work.
+def scan(
+    tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False, timed: bool = False
+) -> Scan:
+    """Read all runs; with `keep_outliers`, outlier time counts as work; with `timed`, read also when work ran.
 
     Raises:
         RunInvalid: a cell does not have its column's type, or a file is damaged.
@@ -91,6 +96,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     resolved = Resolved(tables, metrics, has_starts)
     # Means of calls differ only by rounding, not by waits.
     enabled = not keep_outliers and not _has_note(runs, MEANS_ONLY)
+    timed_rows = TimedRows(resolved)
     for run in runs:
         source = source_of(graph, run, tables.for_run(run), targets)
         event_lookups, step_lookups = lookups(source)
@@ -100,6 +106,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
                 # While the database reads the files; a later import waits for this one.
                 threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
         add_events(source, event_lookups, resolved)
+        if timed:
+            timed_rows.add(source, event_lookups)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
         gaps.append(run_gaps(source, event_lookups, Outliers(enabled, is_noisy(runs))))
@@ -129,6 +137,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         rounded=rounded,
         gaps=tuple(gaps),
         same_group=resolved.same_group,
+        timed=timed_rows.read(tuple(targets), noisy=is_noisy(runs)) if timed else None,
     )
 
 
