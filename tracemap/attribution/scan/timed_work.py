@@ -83,11 +83,8 @@ class TimedRows:
         source.tables.query(query)
         self.runs.append(source.run)
 
-    def read(self, targets: Sequence[Target], *, noisy: bool) -> TimedWork | None:
-        """The events with their groups and stages; None if there are none. The table `groups` must have thresholds.
-
-        `noisy`: more than a quarter of the invocations may be outliers.
-        """
+    def rows(self) -> Mapping[str, Array]:
+        """The events in the order of runs, invocations and starts. The table `groups` must have thresholds."""
         import numpy as np
 
         numbers = {metric.name: number for number, metric in enumerate(self.resolved.metrics)}
@@ -98,22 +95,29 @@ class TimedRows:
             return f"least(event.{name}, coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER}))"
 
         wall = without_outliers("duration_ns")
-        tables = self.resolved.tables
-        rows = tables.columns(
+        rows = self.resolved.tables.columns(
             _READ.format(
                 duration=wall,
                 cpu=f"coalesce({without_outliers('cpu_ns')}, {wall})",
                 same_group=self.resolved.same_group,
             )
         )
+        return {name: column.astype(np.int64) for name, column in rows.items()}
+
+    def work(self, rows: Mapping[str, Array], targets: Sequence[Target], *, noisy: bool) -> TimedWork | None:
+        """The events with their groups and stages; None if there are none.
+
+        `noisy`: more than a quarter of the invocations may be outliers.
+        """
+        import numpy as np
+
         if not np.any(rows["target"] > MEMORY):
             return None
-        ((sampled,),) = tables.query("SELECT count(*) FROM timed")
         return _timed_work(
-            {name: column.astype(np.int64) for name, column in rows.items()},
+            rows,
             self._regions(rows),
             tuple(target.places for target in targets),
-            self.resolved.rows / sampled,
+            self.resolved.rows / len(rows["target"]),
             self._period_ns(noisy=noisy),
         )
 
