@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Final
@@ -25,8 +25,9 @@ from tracemap.attribution.model import (
     SiteResult,
     UnattributedReason,
 )
+from tracemap.attribution.what_if import REMOVED, Change, program_ns, what_if
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, has_slug
-from tracemap.core.errors import ModuleInvalid
+from tracemap.core.errors import ModuleInvalid, UsageInvalid
 from tracemap.core.units import Unknown, format_bytes, format_ns, format_share, plural
 from tracemap.machine.code_figures import LoopFigures, inner_loops
 from tracemap.machine.images import Image, kernel_images
@@ -64,7 +65,7 @@ class Evidence:
 class _Dispatch:
     """A dispatch site that ran: times and calls per invocation, and its kernel.
 
-    `wall_ns`: its part of the mean invocation; `cpu_ns`: CPU time in a typical invocation, for comparison with peaks.
+    `wall_ns`: its part of the invocation; `cpu_ns`: the time of all workers.
     """
 
     site: Site
@@ -134,15 +135,8 @@ class _Program:
 
     @cached_property
     def elapsed_ns(self) -> float:
-        """Mean time of an invocation; 0 if unknown."""
-        elapsed = self.attribution.run.elapsed_ns
-        return elapsed / self.iterations if self.iterations and isinstance(elapsed, int) else 0.0
-
-    @cached_property
-    def typical_ns(self) -> float:
-        """Median time of an invocation, which outliers do not change; the mean if unknown."""
-        median = self.attribution.run.invocation.median_ns
-        return min(float(median), self.elapsed_ns) if isinstance(median, int) and median else self.elapsed_ns
+        """Time of an invocation; see `invocation_ns`."""
+        return invocation_ns(self.attribution)
 
     @cached_property
     def noise_ns(self) -> float:
@@ -166,11 +160,6 @@ class _Program:
         return peaks if peaks.source == "measured" else None
 
     @cached_property
-    def stretch(self) -> float:
-        """The mean invocation over a typical one: preemption and noise make all parts longer alike."""
-        return self.elapsed_ns / self.typical_ns if self.typical_ns else 1.0
-
-    @cached_property
     def kernels_ns(self) -> float:
         """Time in which a kernel ran."""
         return sum(dispatch.wall_ns for dispatch in self.dispatches)
@@ -189,10 +178,8 @@ class _Program:
 
     @cached_property
     def overhead_scale(self) -> float:
-        """Factor for measured overhead, so that typical kernels and overhead add up to the mean invocation."""
-        profiler = self.attribution.run.elapsed.profiler_ns
-        profiler_ns = profiler / self.iterations if isinstance(profiler, int) and self.iterations else 0.0
-        left_ns = max(0.0, self.elapsed_ns - self.kernels_ns - profiler_ns)
+        """Factor for measured overhead, which includes outliers: it and kernels add up to the invocation."""
+        left_ns = max(0.0, self.elapsed_ns - self.kernels_ns)
         return min(1.0, left_ns / self._measured_overhead_ns) if self._measured_overhead_ns else 1.0
 
     def overhead_of(self, row: Overhead) -> float:
@@ -217,8 +204,7 @@ class _Program:
         measured = self.attribution.run.elapsed.kernels_ns
         kernels_ns = measured / self.iterations if self.iterations and isinstance(measured, int) else total_ns
         # Dispatches may overlap, so their times may add up to more than the time of kernels.
-        limit_ns = min(kernels_ns, self.typical_ns) * self.stretch
-        scale = min(self.stretch, limit_ns / total_ns) if total_ns else 1.0
+        scale = min(1.0, kernels_ns / total_ns, self.elapsed_ns / total_ns) if total_ns else 1.0
         facts: dict[str, _KernelFacts] = {}
         dispatches = []
         for result, wall_ns, cpu_ns in typical:
@@ -292,6 +278,18 @@ class _Program:
     @property
     def bundle(self) -> str:
         return str(self.evidence.bundle)
+
+
+def invocation_ns(attribution: Attribution) -> float:
+    """Mean time of an invocation without outliers, to which gains refer; 0 if it is unknown."""
+    try:
+        return float(program_ns(attribution))
+    except UsageInvalid:
+        run = attribution.run
+    elapsed_ns, iterations, median_ns = run.elapsed_ns, run.iterations, run.invocation.median_ns
+    known = isinstance(elapsed_ns, int) and isinstance(iterations, int) and iterations
+    mean_ns = elapsed_ns / iterations if known and len(attribution.functions) <= 1 else 0.0  # type: ignore[operator]
+    return min(mean_ns, float(median_ns)) if isinstance(median_ns, int) and median_ns else mean_ns
 
 
 _LEAST_SHARE: Final = 0.01
@@ -824,12 +822,13 @@ def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
     )
     per_trip = f" ({round(trips)} trips × {format_ns(round(total_ns / trips))})" if trips >= 1 else ""
     op = program.graph.op_by_id[row.ops[-1]]
-    how = f"jax.lax.scan(..., unroll={_UNROLL})" if python_frame(program.graph, op) else f"{_UNROLL} iterations a trip"
+    unroll = min(_UNROLL, max(2, round(trips)))
+    how = f"jax.lax.scan(..., unroll={unroll})" if python_frame(program.graph, op) else f"{unroll} iterations a trip"
     text = f"{program.share(total_ns)} of the time is loop overhead at {program.place(op.id)}{per_trip}"
-    gain_ns = total_ns * (1 - 1 / _UNROLL)
+    gain_ns = total_ns * (1 - 1 / unroll)
     finding = _Finding(AdviceRule.OVERHEAD_BOUND, 0.9 * gain_ns, 0.6 * gain_ns, 1.25 * gain_ns, row.ops)
-    measure = program.command("record", program.bundle, "--compare-devices", ",".join(sorted(_DEVICES)))
-    return finding, f"{text}. Unroll the loop: {how}", measure
+    command = program.command("what-if", program.bundle, "--overhead", op.id, "--faster", f"{unroll}x")
+    return finding, f"{text}. Unroll the loop: {how}", command
 
 
 def _copies(program: _Program) -> Iterator[_Finding]:
@@ -870,7 +869,7 @@ def _on_other_device(program: _Program) -> tuple[str, str, tuple[float, float, f
         if run.device == "local-sync":
             return "", measure, ()
         # The kernels run on one worker there, and a part of the overhead stays.
-        cpu_ns = sum(dispatch.cpu_ns for dispatch in program.dispatches) * program.stretch
+        cpu_ns = sum(dispatch.cpu_ns for dispatch in program.dispatches)
         longer_ns = max(0.0, cpu_ns - program.kernels_ns)
         low_ns, gain_ns, high_ns = (part * program.overhead_ns - longer_ns for part in (0.35, 0.65, 0.95))
         return "Compare devices", measure, (low_ns, gain_ns, high_ns)
@@ -934,7 +933,7 @@ def advise(evidence: Evidence) -> tuple[Advice, ...]:
         return ()  # a pause looks like overhead
     found = [
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
-        for rule, findings in _by_rule(_findings(program)).items()
+        for rule, findings in _by_rule(program, _findings(program)).items()
     ]
     between = list(_between(program))
     for rule in dict.fromkeys(finding.rule for finding, *_ in between):
@@ -948,7 +947,7 @@ def advise(evidence: Evidence) -> tuple[Advice, ...]:
 _ORDER: Final = {rule: index for index, rule in enumerate(AdviceRule)}
 
 
-def _by_rule(findings: Iterator[_Finding]) -> dict[AdviceRule, list[_Finding]]:
+def _by_rule(program: _Program, findings: Iterator[_Finding]) -> dict[AdviceRule, list[_Finding]]:
     """Findings by rule, the largest first. A dispatch has one cause, and perhaps imbalance, whose gain is separate."""
     by_place: dict[tuple[str, bool], _Finding] = {}
     for finding in findings:
@@ -958,9 +957,22 @@ def _by_rule(findings: Iterator[_Finding]) -> dict[AdviceRule, list[_Finding]]:
         if other is None or _ORDER[finding.rule] < _ORDER[other.rule]:
             by_place[key] = finding
     result: dict[AdviceRule, list[_Finding]] = defaultdict(list)
-    for finding in sorted(by_place.values(), key=lambda finding: -finding.gain_ns):
+    scaled = (_as_passed_on(program, finding) for finding in by_place.values())
+    for finding in sorted(scaled, key=lambda finding: -finding.gain_ns):
         result[finding.rule].append(finding)
     return result
+
+
+def _as_passed_on(program: _Program, finding: _Finding) -> _Finding:
+    """A finding with the part of its gain that the program has: other work may run at the same time."""
+    dispatch = finding.dispatch
+    if dispatch is None or program.attribution.timed is None:
+        return finding
+    parts = {dispatch.site.id: frozenset(member.op for member in dispatch.site.members)}
+    saved_ns = what_if(program.graph, program.attribution, Change(parts, REMOVED)).saved_ns
+    part = min(1.0, saved_ns / dispatch.wall_ns)
+    gains = {name: part * getattr(finding, name) for name in ("gain_ns", "low_ns", "high_ns")}
+    return replace(finding, **gains)
 
 
 def _advice(program: _Program, findings: Sequence[_Finding], text: str, command: str) -> Advice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.advice import fastest_device, is_faster_device
+from tracemap.attribution.advice import fastest_device, invocation_ns, is_faster_device
 from tracemap.attribution.model import Advice, Attribution, MetricTotal
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Comparison
@@ -214,11 +214,9 @@ MOST_ADVICE: Final = 3
 
 
 def gain_text(advice: Advice, attribution: Attribution) -> str:
-    """The gain of advice as a share of the mean invocation, with its bounds: `61 % (53 to 69)`."""
-    mean_ns = mean_elapsed_ns(attribution)
-    if isinstance(mean_ns, Unknown) or not mean_ns:
-        return format_ns(advice.gain_ns)
-    gain, low, high = (_percent(100 * ns / mean_ns) for ns in (advice.gain_ns, advice.low_ns, advice.high_ns))
+    """The gain of advice as a share of the invocation, with its bounds: `61 % (53 to 69)`."""
+    before_ns = invocation_ns(attribution)
+    gain, low, high = (_percent(100 * ns / before_ns) for ns in (advice.gain_ns, advice.low_ns, advice.high_ns))
     return f"{gain} % ({low} to {high})"
 
 
