@@ -174,11 +174,13 @@ class _Program:
         parts = self.attribution.run.elapsed
         if not self.iterations or not (parts.kernels_ns or parts.transfers_ns or parts.queue_ns):
             return 0.0
-        return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int)) / self.iterations
+        known = [part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int)]
+        rows = [row.total_ns for row in self.attribution.overhead if row.place not in _NO_OVERHEAD]
+        return sum(rows or known) / self.iterations
 
     @cached_property
     def overhead_scale(self) -> float:
-        """Factor for measured overhead, which includes outliers: it and kernels add up to the invocation."""
+        """Factor for measured overhead, so that it adds up to the invocation with the kernels."""
         left_ns = max(0.0, self.elapsed_ns - self.kernels_ns)
         return min(1.0, left_ns / self._measured_overhead_ns) if self._measured_overhead_ns else 1.0
 
@@ -278,6 +280,10 @@ class _Program:
     @property
     def bundle(self) -> str:
         return str(self.evidence.bundle)
+
+
+_NO_OVERHEAD: Final = (OverheadPlace.OUTLIERS, OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)
+"""Places whose time is none of the program's own overhead."""
 
 
 def invocation_ns(attribution: Attribution) -> float:
@@ -569,7 +575,7 @@ def _part_of(dispatch: _Dispatch, ops: Sequence[OpId]) -> float:
 def _unfused(program: _Program) -> Iterator[_Finding]:
     """Elementwise dispatches that read what another dispatch has just written, or write what the next one reads."""
     candidates = [dispatch for dispatch in program.hot if dispatch.kernel.is_elementwise and dispatch.bytes]
-    if not candidates:
+    if sum(dispatch.wall_ns for dispatch in candidates) < _LEAST_SHARE * program.elapsed_ns:
         return
     users: dict[OpId, list[OpId]] = defaultdict(list)
     for maker, user in program.evidence.data_flow():
@@ -703,7 +709,8 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     compute_ns = program.compute_ns(dispatch.operations) * dispatch.calls
     is_compute_bound = compute_ns >= roofline_ns
     place, ratio = program.place(dispatch.ops[0]), cpu_ns / roofline_ns
-    loops = kernel.loops if dispatch.operations and ratio > _SPILL_RATIO else ()
+    is_worth = dispatch.operations and ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
+    loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
 
     def finding(rule: AdviceRule, after: tuple[float, float, float], detail: str, traffic: float = 0.0) -> _Finding:
