@@ -323,6 +323,7 @@ class SourceLine(Record, frozen=True, array_like=True):
         calls: calls of the sites.
         remark: reason for no cost: not measured (load time), or the outcomes of the ops.
         costs: costs per metric.
+        overhead_ns: elapsed time without a kernel that belongs to the line.
     """
 
     ops: tuple[str, ...]
@@ -331,6 +332,7 @@ class SourceLine(Record, frozen=True, array_like=True):
     calls: Integer
     remark: str
     costs: tuple[LineCost, ...]
+    overhead_ns: int = 0
 
 
 class SourcePage(Record, frozen=True):

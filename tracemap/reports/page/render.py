@@ -213,7 +213,7 @@ def page_json(page: PageData) -> dict[str, object]:
     return {
         "fields": {kind.__name__: kind.__struct_encode_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
-        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule")},
+        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule", "invocations")},
         "sources": [
             {
                 "label": source.label,
