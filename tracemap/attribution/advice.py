@@ -76,6 +76,13 @@ class _Dispatch:
     kernel: _KernelFacts
 
     @property
+    def quiet_ns(self) -> float:
+        """Its CPU time in the fastest tenth of its calls, which other programs do not make slower."""
+        cpu = self.result.metrics.get("cpu_ns")
+        fastest = cpu.per_call.p10 * self.calls if cpu and cpu.per_call else self.cpu_ns
+        return min(self.cpu_ns, fastest) or self.cpu_ns
+
+    @property
     def ops(self) -> tuple[OpId, ...]:
         """Its ops, the root first."""
         members = sorted(self.site.members, key=lambda member: not member.root)
@@ -708,7 +715,7 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     cpu_ns, wall_ns = dispatch.cpu_ns, dispatch.wall_ns
     compute_ns = program.compute_ns(dispatch.operations) * dispatch.calls
     is_compute_bound = compute_ns >= roofline_ns
-    place, ratio = program.place(dispatch.ops[0]), cpu_ns / roofline_ns
+    place, ratio = program.place(dispatch.ops[0]), dispatch.quiet_ns / roofline_ns
     is_worth = dispatch.operations and ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
     loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
@@ -789,8 +796,10 @@ def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
     overhead_ns = program.overhead_ns
     if overhead_ns < _HIGH_OVERHEAD * program.elapsed_ns or program.attribution.run.device not in _DEVICES:
         return
-    if loop_ns > _MOST_OF * overhead_ns:
+    if loop_ns > _MOST_OF * overhead_ns or not program.calls:
         return
+    if has_slug(program.attribution.diagnostics, NOISY) and overhead_ns > _MOST_LAUNCH_NS * program.calls:
+        return  # mostly waiting for a CPU
     share, tiny = program.share(overhead_ns), _tiny(program)
     text, command, bounds = _on_other_device(program)
     if tiny:
@@ -811,6 +820,8 @@ def _between(program: _Program) -> Iterator[tuple[_Finding, str, str]]:
         yield _Finding(AdviceRule.OVERHEAD_BOUND, bounds[1], bounds[0], bounds[2], ()), sentence, command
 
 
+_MOST_LAUNCH_NS: Final = 500_000
+"""Most overhead of a kernel call that is the program's own in a noisy run."""
 _LEAST_LOOP: Final = 0.05
 """Least share of a loop's overhead in the time for advice."""
 _MOST_OF: Final = 0.5
