@@ -7,6 +7,7 @@ several rules that explain the same time, only the most specific one counts.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import defaultdict
@@ -325,7 +326,7 @@ _MOST_DISPATCHES: Final = 64
 _OPERATION: Final = re.compile(r"\s*(?:%[\w:]+(?:, %[\w:]+)* = )?([a-z_]\w*\.[\w.$]+)")
 _MAP: Final = re.compile(r"affine_map<\(([^)]*)\)(?:\[[^\]]*\])? -> \(([^>]*)\)>")
 _ITERATOR: Final = re.compile(r'"(parallel|reduction)"')
-_TENSOR: Final = re.compile(r"tensor<((?:\d+x)*)([a-z]+)(\d+)\w*>")
+_ARRAY: Final = re.compile(r"(?:tensor|memref)<((?:\d+x)*)[a-z]+(\d+)")
 _EXTRACT: Final = re.compile(r"tensor\.extract %\w+\[(.*)\]")
 _STRIDES: Final = re.compile(r"(?:memref\.subview|tensor\.extract_slice) %\w+ ?(?:\[[^\]]*\] ?){2}\[([^\]]*)\]")
 _PRODUCTS: Final = ("matmul", "matvec", "vecmat", "dot", "conv_", "mmt4d", "contract", "attention", "vecdot")
@@ -397,6 +398,17 @@ class _Generic:
         return any(operands[-1] not in indices for operands in extracts)
 
 
+def _body(lines: Iterator[str]) -> list[str]:
+    """The lines of a region, up to the end of its operation."""
+    body, depth = [], 1
+    for line in lines:
+        depth += line.count("{") - line.count("}")
+        if depth <= 0:
+            break
+        body.append(line)
+    return body
+
+
 @dataclass(frozen=True)
 class _KernelFacts:
     evidence: Evidence
@@ -409,14 +421,13 @@ class _KernelFacts:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """Names of its operations, without those in bodies of `linalg.generic`."""
-        names, inside = [], False
-        for line in self._lines:
-            if inside:
-                inside = not line.startswith("}")
-                continue
+        names: list[str] = []
+        lines = iter(self._lines)
+        for line in lines:
             if match := _OPERATION.match(line):
                 names.append(match[1])
-                inside = match[1].startswith(("linalg.", "iree_linalg_ext.")) and line.endswith("{")
+                if match[1].startswith(("linalg.", "iree_linalg_ext.")) and line.endswith("{"):
+                    _body(lines)
         return tuple(names)
 
     @cached_property
@@ -431,11 +442,7 @@ class _KernelFacts:
             head, _, rest = line.partition("iterator_types")
             maps = tuple(tuple(results.split(", ")) if results else () for _, results in _MAP.findall(head))
             inputs = re.search(r"ins\(([^:)]*)", rest)
-            body = []
-            for inner in lines:
-                if inner.startswith("}"):
-                    break
-                body.append(inner)
+            body = _body(lines)
             count = len(inputs[1].split(",")) if inputs else 0
             iterators = tuple(_ITERATOR.findall(rest.partition("]")[0]))
             generics.append(_Generic(maps, iterators, tuple(body[1:]), count))
@@ -506,17 +513,13 @@ class _KernelFacts:
     @cached_property
     def operand_bytes(self) -> tuple[int, ...]:
         """Sizes of the arrays that it loads and stores, of those with static sizes."""
-        sizes = []
-        for line in self._lines:
-            if "load_from_buffer" in line or "store_to_buffer" in line or "dispatch.tensor" in line:
-                found = _TENSOR.findall(line)
-                if found:
-                    extents, _, bits = found[-1]
-                    size = max(1, int(bits) // 8)
-                    for extent in extents.split("x"):
-                        size *= int(extent) if extent else 1
-                    sizes.append(size)
-        return tuple(sizes)
+        accesses = [line for line in self._lines if "load_from_buffer" in line or "store_to_buffer" in line]
+        # Copies have no tensors.
+        accesses = accesses or [line for line in self._lines if "interface.binding.subspan" in line]
+        arrays = [found[-1] for line in accesses if (found := _ARRAY.findall(line))]
+        return tuple(
+            math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8 for extents, bits in arrays
+        )
 
     @cached_property
     def loops(self) -> tuple[LoopFigures, ...]:
@@ -704,7 +707,7 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     compute_ns = program.compute_ns(dispatch.operations) * dispatch.calls
     is_compute_bound = compute_ns >= roofline_ns
     place, ratio = program.place(dispatch.ops[0]), dispatch.quiet_ns / roofline_ns
-    is_worth = dispatch.operations and ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
+    is_worth = ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
     loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
 
@@ -727,8 +730,8 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
-    elif ratio > _SLOW and kernel.adds_columns and loops and not vector:
-        after = 0.1 * cpu_ns, 0.6 * cpu_ns, 0.9 * cpu_ns
+    elif ratio > _SLOW and kernel.adds_columns:
+        after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} adds up columns, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
@@ -981,6 +984,7 @@ def _by_rule(program: _Program, findings: Iterator[_Finding]) -> dict[AdviceRule
         if other is None or _ORDER[finding.rule] < _ORDER[other.rule]:
             by_place[key] = finding
     result: dict[AdviceRule, list[_Finding]] = defaultdict(list)
+    by_place = {place: finding for place, finding in by_place.items() if finding.gain_ns > 0}
     scaled = (_as_passed_on(program, finding) for finding in by_place.values())
     for finding in sorted(scaled, key=lambda finding: -finding.gain_ns):
         result[finding.rule].append(finding)
