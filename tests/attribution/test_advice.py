@@ -240,7 +240,7 @@ def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -
 
 def test_gains_below_one_percent_or_the_noise_are_not_named(bundle: Bundle) -> None:
     assert found(bundle, "copied", MS // 100, 4 * MS).advice == ()
-    result = found(bundle, "copied", MS // 5, 3 * MS)
+    result = found(bundle, "copied", MS // 8, 3 * MS)
     (advice,) = result.advice
     noisy = structs.replace(result.run.invocation, low_ns=int(2.8 * MS), high_ns=int(3.6 * MS))
     again = with_advice(BundleAttribution(bundle, replace(result, run=structs.replace(result.run, invocation=noisy))))

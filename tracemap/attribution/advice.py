@@ -571,7 +571,8 @@ def _repeated(program: _Program) -> Iterator[_Finding]:
         passes = {pass_of(scope_of(program.graph, op, path)) for path in root.paths}
         is_backward = bool(passes & {"recompute", "backward"})
         rule = AdviceRule.RECOMPUTED if is_backward else AdviceRule.REPEATED_WORK
-        detail = f"{program.place(root.op)} computes what {program.place(first)} has computed"
+        place, earlier = program.place(root.op), program.place(first)
+        detail = f"{place} runs again" if place == earlier else f"{place} computes what {earlier} has computed"
         yield _Finding(rule, 0.9 * wall_ns, 0.6 * wall_ns, 1.1 * wall_ns, tuple(ops), dispatch, detail)
 
 
