@@ -280,6 +280,7 @@ class _Groups:
     numbers: Array
     events: Array
     begins: Array
+    counts: Array
     wall_ns: Array
 
     @classmethod
@@ -291,10 +292,10 @@ class _Groups:
         counts = np.searchsorted(timed.group, numbers, side="right") - first
         begins = np.concatenate(([0], np.cumsum(counts)[:-1]))
         events = np.repeat(first - begins, counts) + np.arange(counts.sum())
-        return cls(timed, numbers, events, begins, timed.wall_ns[numbers])
+        return cls(timed, numbers, events, begins, counts, timed.wall_ns[numbers])
 
-    def bounds(self, cpu_ns: Array, workers: Integer) -> tuple[Array, Array]:
-        """The time of groups if their dispatches run concurrently, and if they run one after another."""
+    def model(self, cpu_ns: Array, workers: Integer) -> _GroupTimes:
+        """The times of groups whose events take this time of all workers."""
         import numpy as np
 
         tiles = self.timed.tiles[self.events]
@@ -305,31 +306,70 @@ class _Groups:
             before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
             parallel, alone = np.maximum(1, before / np.maximum(self.wall_ns, 1)), cpu_ns  # as parallel as it was
         longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
-        concurrent = np.maximum(longest, work / parallel)
-        return concurrent, np.maximum(concurrent, np.add.reduceat(alone, self.begins))
+        least, serial = np.maximum(longest, work / parallel), np.add.reduceat(alone, self.begins)
+        scheduled = least.copy()
+        several = np.flatnonzero(self.counts > 1)
+        if isinstance(workers, int) and workers > 1 and len(several):
+            scheduled[several] = _scheduled(
+                cpu_ns, np.where(tiles > 0, tiles, workers), self.begins[several], self.counts[several], workers
+            )
+        return _GroupTimes(least, np.maximum(scheduled, least), np.maximum(scheduled, serial))
 
-    def savings(self, before: tuple[Array, Array], after: tuple[Array, Array]) -> list[Array]:
-        """Savings from the bounds before and after a change: at least, likely, at most.
+    def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
+        """Savings by the times before and after a change: at least, likely, at most.
 
-        How far a group was from the time of concurrent dispatches, it remains. Time in which workers were idle may
-        shrink with the work, or stay.
+        The time in which workers were idle besides may shrink with the work, or stay.
         """
         import numpy as np
 
         wall = self.wall_ns
-        (concurrent, serial), (concurrent_after, serial_after) = before, after
-        room = np.maximum(serial - concurrent, _TINY)
-        mixed = np.clip((wall - concurrent) / room, 0, 1) * (serial > concurrent)
-        model = np.maximum(concurrent + mixed * (serial - concurrent), _TINY)
-        model_after = concurrent_after + mixed * (serial_after - concurrent_after)
-        busy = np.minimum(1, model / np.maximum(wall, _TINY))
-        likely = wall * (1 - model_after / model)
-        extremes = [likely, likely * busy]
-        for own, own_after in ((concurrent, concurrent_after), (serial, serial_after)):
-            extremes.append(wall * busy * (1 - own_after / np.maximum(own, _TINY)))
-        return [np.minimum.reduce(extremes), likely * (1 + busy) / 2, np.maximum.reduce(extremes)]
+        busy = np.minimum(1, before.scheduled / np.maximum(wall, _TINY))
+        whole = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
+        # A group that took longer than by the schedule may have run partly one after another.
+        room = np.maximum(before.serial - before.scheduled, _TINY)
+        part = np.clip((wall - before.scheduled) / room, 0, 1)
+        mixed = [times.scheduled + part * (times.serial - times.scheduled) for times in (before, after)]
+        extremes = [
+            whole,
+            whole * busy,
+            wall * (1 - mixed[1] / np.maximum(mixed[0], _TINY)),
+            wall * busy * (1 - after.least / np.maximum(before.least, _TINY)),
+        ]
+        return [np.minimum.reduce(extremes), whole * (1 + busy) / 2, np.maximum.reduce(extremes)]
 
 
+@dataclass(frozen=True, slots=True)
+class _GroupTimes:
+    """The time of groups at least, if workers take the next work as they get free, and if dispatches do not overlap."""
+
+    least: Array
+    scheduled: Array
+    serial: Array
+
+
+def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, workers: int) -> Array:
+    """The time of groups if each dispatch in turn goes to the workers that get free first.
+
+    A dispatch with several tiles goes to several workers, so that they end together.
+    """
+    import numpy as np
+
+    free = np.zeros((len(begins), workers))
+    for position in range(min(int(counts.max()), _MOST_SCHEDULED)):
+        active = np.flatnonzero(counts > position)
+        events = begins[active] + position
+        times = np.sort(free[active], axis=1)
+        # The time at which the first n workers end together, for each n; n workers if no further one is free by then.
+        ends = (cpu_ns[events][:, None] + np.cumsum(times, axis=1)) / np.arange(1, workers + 1)
+        enough = np.concatenate((ends[:, :-1] <= times[:, 1:], np.ones((len(active), 1), dtype=bool)), axis=1)
+        used = np.minimum(enough.argmax(axis=1) + 1, np.minimum(tiles[events], workers))
+        end = np.take_along_axis(ends, used[:, None] - 1, axis=1)
+        free[active] = np.where(np.arange(workers) < used[:, None], end, times)
+    return np.asarray(free.max(axis=1))
+
+
+_MOST_SCHEDULED: Final = 1000
+"""Most dispatches of a group that are scheduled one after another."""
 _TINY: Final = 1e-9
 
 
@@ -349,8 +389,7 @@ def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Cha
         groups = _Groups.of(timed, affected)
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
         after = cpu * ratio[targets]
-        before = groups.bounds(cpu, workers)
-        savings = groups.savings(before, groups.bounds(after, new_workers))
+        savings = groups.savings(groups.model(cpu, workers), groups.model(after, new_workers))
         if new_workers != workers:
             least_time = np.add.reduceat(floors[targets], groups.begins)
             worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
@@ -536,13 +575,18 @@ def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
     run, before = attribution.run, program_ns(attribution)
     assert isinstance(run.iterations, int)
     least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
-    noise = _noise(run) * likely
+    size = abs(likely)
+    noise = math.hypot(_noise(run) * size, min(_LEAST_NOISE * before, _MOST_NOISE * size))
     low = before - likely - math.hypot(max(0.0, most - likely), noise)
     high = before - likely + math.hypot(max(0.0, likely - least), noise)
     return Gain(before, *(max(0, round(time)) for time in (before - likely, low, high)))
 
 
 _UNKNOWN_NOISE: Final = 0.05
+_MODEL: Final = 0.1
+"""Relative error of a gain by what the model leaves out: caches, and the clocks of processors."""
+_LEAST_NOISE, _MOST_NOISE = 0.005, 0.3
+"""Error of a gain as a part of the time of an invocation, but at most this part of the gain."""
 _LAYOUT: Final = 0.15
 """Relative difference of a kernel's time between processes, whose memory layouts differ."""
 
@@ -554,7 +598,7 @@ def _noise(run: RunHeader) -> float:
         spread = _UNKNOWN_NOISE
     else:
         spread = (invocation.high_ns - invocation.low_ns) / 2 / max(1, invocation.median_ns)
-    return math.hypot(spread, _LAYOUT / math.sqrt(max(1, run.launches)))
+    return math.hypot(spread, _LAYOUT / math.sqrt(max(1, run.launches)), _MODEL)
 
 
 # ---- overhead
