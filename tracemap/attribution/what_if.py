@@ -318,7 +318,7 @@ class _Groups:
     def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
         """Savings by the times before and after a change: at least, likely, at most.
 
-        The time in which workers were idle besides may shrink with the work, or stay.
+        Time in which workers were idle may shrink with the work, or stay.
         """
         import numpy as np
 
