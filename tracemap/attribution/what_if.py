@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -148,11 +149,15 @@ class _Ratios:
     most: Array
 
 
-def _ratios(graph: TraceGraph, attribution: Attribution, timed: TimedWork, change: Change) -> _Ratios:
+def _ratios(
+    graph: TraceGraph,
+    attribution: Attribution,
+    results: Mapping[str, PlaceResult],
+    timed: TimedWork,
+    change: Change,
+) -> _Ratios:
     import numpy as np
 
-    results: dict[str, PlaceResult] = {site.site: site for site in attribution.sites}
-    results |= {transfer.transfer: transfer for transfer in attribution.transfers}
     metric = _time_metric(attribution)
     of_place = {
         place: _ratios_of_place(graph, attribution.run.peaks, results[place], place, ops, metric, change)
@@ -370,6 +375,16 @@ def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, worker
 
 _MOST_SCHEDULED: Final = 1000
 """Most dispatches of a group that are scheduled one after another."""
+
+
+def _groups_of(timed: TimedWork, ratio: Array) -> Array:
+    """The groups with events whose time changes."""
+    import numpy as np
+
+    groups = timed.group[ratio[timed.target] != 1]
+    return np.asarray(groups[np.diff(groups, prepend=-1) != 0])
+
+
 _TINY: Final = 1e-9
 
 
@@ -382,9 +397,7 @@ def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Cha
 
     new_workers = change.workers if isinstance(change.workers, int) else workers
     sums = [np.zeros(len(timed.idle_ns)) for _ in range(3)]
-    affected = (
-        np.arange(len(timed.wall_ns)) if new_workers != workers else np.unique(timed.group[ratio[timed.target] != 1])
-    )
+    affected = np.arange(len(timed.wall_ns)) if new_workers != workers else _groups_of(timed, ratio)
     if len(affected):
         groups = _Groups.of(timed, affected)
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
@@ -490,25 +503,52 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     Raises:
         UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
     """
-    timed, run = check_modelled(attribution), attribution.run
-    _check_workers(run, change)
-    ratios = _ratios(graph, attribution, timed, change)
-    floors = _bandwidth_times(graph, timed, run.peaks)
-    waits = _waits(graph, timed, run)
-    least, likely, most = (
-        _stage_savings(timed, ratio, run.workers, change, floors)
-        for ratio in (ratios.most, ratios.likely, ratios.least)
-    )
-    saved = _Range(
-        _passed_on(timed, least.least, waits.least),
-        _passed_on(timed, likely.likely, waits.likely),
-        _passed_on(timed, most.most, waits.most),
-    )
-    gain = _gain(attribution, saved, timed.scale)
-    if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
-        return gain
-    reason = _reason(graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
-    return structs.replace(gain, reason=reason)
+    return _ProgramModel(graph, attribution).gain(change)
+
+
+@dataclass(frozen=True)
+class _ProgramModel:
+    """The model of an invocation, with what all changes have in common."""
+
+    graph: TraceGraph
+    attribution: Attribution
+
+    @cached_property
+    def timed(self) -> TimedWork:
+        return check_modelled(self.attribution)
+
+    @cached_property
+    def _waits(self) -> _Range:
+        return _waits(self.graph, self.timed, self.attribution.run)
+
+    @cached_property
+    def _floors(self) -> Array:
+        return _bandwidth_times(self.graph, self.timed, self.attribution.run.peaks)
+
+    @cached_property
+    def _results(self) -> dict[str, PlaceResult]:
+        sites = {site.site: site for site in self.attribution.sites}
+        return {**sites, **{transfer.transfer: transfer for transfer in self.attribution.transfers}}
+
+    def gain(self, change: Change) -> Gain:
+        """The gain by a change."""
+        timed, run, waits = self.timed, self.attribution.run, self._waits
+        _check_workers(run, change)
+        ratios = _ratios(self.graph, self.attribution, self._results, timed, change)
+        least, likely, most = (
+            _stage_savings(timed, ratio, run.workers, change, self._floors)
+            for ratio in (ratios.most, ratios.likely, ratios.least)
+        )
+        saved = _Range(
+            _passed_on(timed, least.least, waits.least),
+            _passed_on(timed, likely.likely, waits.likely),
+            _passed_on(timed, most.most, waits.most),
+        )
+        gain = _gain(self.attribution, saved, timed.scale)
+        if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
+            return gain
+        reason = _reason(self.graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
+        return structs.replace(gain, reason=reason)
 
 
 _NOTHING: Final = 2000
@@ -528,17 +568,17 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
         return "takes no time in any measured dispatch, copy or fill"
     own = float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum())
     if saved < own * _HIDDEN:
-        return f"hidden: {_others(graph, timed, ratio, changed)} at the same time, and takes longer"
+        return f"hidden: {_others(graph, timed, ratio)} at the same time, and takes longer"
     if passed_on < saved * _HIDDEN:
         return "host-bound: the device waits there for the host to submit the next work"
     return "takes too little of the time"
 
 
-def _others(graph: TraceGraph, timed: TimedWork, ratio: Array, changed: Array) -> str:
+def _others(graph: TraceGraph, timed: TimedWork, ratio: Array) -> str:
     """The most expensive kernel of the groups of changed events that does not change itself, in words."""
     import numpy as np
 
-    groups = _Groups.of(timed, np.unique(timed.group[changed]))
+    groups = _Groups.of(timed, _groups_of(timed, ratio))
     others = groups.events[(ratio[timed.target[groups.events]] == 1) & (timed.target[groups.events] >= 0)]
     times = np.bincount(timed.target[others], timed.cpu_ns[others], len(timed.places))
     sites = [graph.site_by_id.get(place) for place in timed.places[int(times.argmax())]] if len(others) else []
@@ -688,8 +728,9 @@ def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TW
             places[share.op][transfer.transfer] = frozenset({share.op})
     costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
     costly.sort(key=lambda result: -result.metrics[metric].attributed)
+    model = _ProgramModel(graph, attribution)
     gains = [
-        TargetGain(result.op, (result.op,), factor, what_if(graph, attribution, Change(places[result.op], factor)))
+        TargetGain(result.op, (result.op,), factor, model.gain(Change(places[result.op], factor)))
         for result in costly[:MOST_RANKED]
     ]
     return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))
