@@ -299,26 +299,52 @@ class _Groups:
         events = np.repeat(first - begins, counts) + np.arange(counts.sum())
         return cls(timed, numbers, events, begins, counts, timed.wall_ns[numbers])
 
-    def model(self, cpu_ns: Array, workers: Integer) -> _GroupTimes:
-        """The times of groups whose events take this time of all workers."""
+    def times(self, cpu_ns: Array, workers: Integer, late_ns: Array) -> _GroupTimes:
+        """The times of groups whose events take this time of all workers.
+
+        `late_ns`: time after which all workers but the first begin.
+        """
         import numpy as np
 
         tiles = self.timed.tiles[self.events]
-        if isinstance(workers, int):
-            rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
-            parallel, alone = np.full(len(self.begins), float(workers)), cpu_ns * rounds
-        else:
+        if not isinstance(workers, int):
             before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
-            parallel, alone = np.maximum(1, before / np.maximum(self.wall_ns, 1)), cpu_ns  # as parallel as it was
+            parallel = np.maximum(1, before / np.maximum(self.wall_ns, 1))  # as parallel as it was
+            longest, work = (reduce.reduceat(cpu_ns, self.begins) for reduce in (np.maximum, np.add))
+            least = np.maximum(longest, work / parallel)
+            return _GroupTimes(least, least, np.add.reduceat(cpu_ns, self.begins))
+        rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
+        alone = cpu_ns * rounds
         longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
-        least, serial = np.maximum(longest, work / parallel), np.add.reduceat(alone, self.begins)
-        scheduled = least.copy()
+        least = np.maximum(longest, work / workers)
+        # A single dispatch: one worker alone, or all together from when they have begun.
+        shared = np.minimum(work, least + late_ns * (workers - 1) / workers)
+        scheduled = np.where(tiles[self.begins] == 1, work, shared)
         several = np.flatnonzero(self.counts > 1)
-        if isinstance(workers, int) and workers > 1 and len(several):
+        if len(several) and workers > 1:
             scheduled[several] = _scheduled(
-                cpu_ns, np.where(tiles > 0, tiles, workers), self.begins[several], self.counts[several], workers
+                cpu_ns,
+                np.where(tiles > 0, tiles, workers),
+                *(self.begins[several], self.counts[several], workers, late_ns[several]),
             )
-        return _GroupTimes(least, np.maximum(scheduled, least), np.maximum(scheduled, serial))
+        elif len(several):
+            scheduled[several] = work[several]
+        return _GroupTimes(least, np.maximum(scheduled, least), np.add.reduceat(alone, self.begins))
+
+    def late_ns(self, workers: Integer) -> Array:
+        """The time after which all workers but the first began, so that the model takes the measured time."""
+        import numpy as np
+
+        late = np.zeros(len(self.numbers))
+        if not isinstance(workers, int) or workers == 1:
+            return late
+        cpu_ns = self.timed.cpu_ns[self.events]
+        low, high = late, self.wall_ns.copy()
+        for _ in range(_BISECTIONS):
+            late = (low + high) / 2
+            is_short = self.times(cpu_ns, workers, late).scheduled < self.wall_ns
+            low, high = np.where(is_short, late, low), np.where(is_short, high, late)
+        return low
 
     def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
         """Savings by the times before and after a change: at least, likely, at most.
@@ -328,38 +354,39 @@ class _Groups:
         import numpy as np
 
         wall = self.wall_ns
-        busy = np.minimum(1, before.scheduled / np.maximum(wall, _TINY))
-        whole = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
-        # A group that took longer than by the schedule may have run partly one after another.
-        room = np.maximum(before.serial - before.scheduled, _TINY)
-        part = np.clip((wall - before.scheduled) / room, 0, 1)
-        mixed = [times.scheduled + part * (times.serial - times.scheduled) for times in (before, after)]
-        extremes = [
-            whole,
-            whole * busy,
-            wall * (1 - mixed[1] / np.maximum(mixed[0], _TINY)),
-            wall * busy * (1 - after.least / np.maximum(before.least, _TINY)),
-        ]
-        return [np.minimum.reduce(extremes), whole * (1 + busy) / 2, np.maximum.reduce(extremes)]
+        busy = np.minimum(1, before.least / np.maximum(wall, _TINY))
+        likely = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
+        whole = wall * (1 - after.least / np.maximum(before.least, _TINY))
+        # By how much the order of dispatches may differ from the model's, by the time that work does not explain.
+        unsure = np.where(self.counts > 1, np.maximum(0, wall - before.least), 0)
+        critical = before.serial - after.serial
+        moved = np.clip(critical - likely, -unsure, unsure)
+        extremes = [likely, whole, whole * busy, likely + moved, likely - np.clip(likely, -unsure, unsure)]
+        return [np.minimum.reduce(extremes), likely, np.maximum.reduce(extremes)]
+
+
+_BISECTIONS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupTimes:
-    """The time of groups at least, if workers take the next work as they get free, and if dispatches do not overlap."""
+    """The time of groups: at least, if workers take the next work as they get free, and if nothing overlaps."""
 
     least: Array
     scheduled: Array
     serial: Array
 
 
-def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, workers: int) -> Array:
+def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, workers: int, late_ns: Array) -> Array:
     """The time of groups if each dispatch in turn goes to the workers that get free first.
 
     A dispatch with several tiles goes to several workers, so that they end together.
     """
     import numpy as np
 
-    free = np.zeros((len(begins), workers))
+    free = np.repeat(late_ns[:, None], workers, axis=1)
+    free[:, 0] = 0
+    ended = np.zeros(len(begins))
     for position in range(min(int(counts.max()), _MOST_SCHEDULED)):
         active = np.flatnonzero(counts > position)
         events = begins[active] + position
@@ -370,7 +397,8 @@ def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, worker
         used = np.minimum(enough.argmax(axis=1) + 1, np.minimum(tiles[events], workers))
         end = np.take_along_axis(ends, used[:, None] - 1, axis=1)
         free[active] = np.where(np.arange(workers) < used[:, None], end, times)
-    return np.asarray(free.max(axis=1))
+        ended[active] = np.maximum(ended[active], end[:, 0])
+    return ended
 
 
 _MOST_SCHEDULED: Final = 1000
@@ -388,10 +416,12 @@ def _groups_of(timed: TimedWork, ratio: Array) -> Array:
 _TINY: Final = 1e-9
 
 
-def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Change, floors: Array) -> _Range:
+def _stage_savings(
+    timed: TimedWork, ratio: Array, workers: Integer, change: Change, floors: Array, late_ns: Array
+) -> _Range:
     """The savings of stages by their own work, if the time of each target changes by a ratio.
 
-    `floors`: least time of a call of each target on more workers, in the worst case.
+    `floors`: least time of a call of each target on more workers, in the worst case. `late_ns`: see `_Groups.times`.
     """
     import numpy as np
 
@@ -402,7 +432,8 @@ def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Cha
         groups = _Groups.of(timed, affected)
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
         after = cpu * ratio[targets]
-        savings = groups.savings(groups.model(cpu, workers), groups.model(after, new_workers))
+        late = late_ns[affected]
+        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late))
         if new_workers != workers:
             least_time = np.add.reduceat(floors[targets], groups.begins)
             worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
@@ -522,6 +553,12 @@ class _ProgramModel:
         return _waits(self.graph, self.timed, self.attribution.run)
 
     @cached_property
+    def _late_ns(self) -> Array:
+        import numpy as np
+
+        return _Groups.of(self.timed, np.arange(len(self.timed.wall_ns))).late_ns(self.attribution.run.workers)
+
+    @cached_property
     def _floors(self) -> Array:
         return _bandwidth_times(self.graph, self.timed, self.attribution.run.peaks)
 
@@ -536,7 +573,7 @@ class _ProgramModel:
         _check_workers(run, change)
         ratios = _ratios(self.graph, self.attribution, self._results, timed, change)
         least, likely, most = (
-            _stage_savings(timed, ratio, run.workers, change, self._floors)
+            _stage_savings(timed, ratio, run.workers, change, self._floors, self._late_ns)
             for ratio in (ratios.most, ratios.likely, ratios.least)
         )
         saved = _Range(
