@@ -176,6 +176,32 @@ def _place(before: str, after: str, *, same: bool) -> tuple[OverheadPlace, tuple
     return (OverheadPlace.LOOP, (LOOP,)) if after == "site2" else (OverheadPlace.CONDITIONAL, (BRANCH,))
 
 
+def test_a_preempted_gap_is_no_loop_overhead(tmp_path: Path) -> None:
+    """In one of 20 invocations the second trip of the loop starts 50 µs late: noise, wherever it strikes."""
+    loops = {}
+    for late_ns in (0, 50_000):
+        chance, rows, at = random.Random(3), list[Row](), 0
+        for number in range(20):
+            own, end = invocation_rows(number, at, chance)
+            if late_ns and number == 11:
+                own = [row | {"start_ns": int(row["start_ns"]) + late_ns * _is_late(row)} for row in own]
+                end += late_ns
+            rows, at = rows + own, end + 10
+        kernels_ns = sum(int(row["duration_ns"]) for row in rows if row["kind"] == "dispatch")
+        queue_ns = sum(ns for (*_, kind), ns in clocked(rows).items() if kind != "host_ns")
+        host_ns = at - kernels_ns - queue_ns
+        result = attributed(tmp_path, rows, at, ElapsedParts(kernels_ns, 0, queue_ns, host_ns, 0, 0, BY_STOPS))
+        by_place = {row.place: row.total_ns for row in result.overhead}
+        assert (OverheadPlace.OUTLIERS in by_place) is bool(late_ns)
+        loops[late_ns] = by_place[OverheadPlace.LOOP]
+    assert abs(loops[50_000] - loops[0]) < 200, loops
+
+
+def _is_late(row: Row) -> bool:
+    """Whether a row comes after the first trip of the loop."""
+    return int(row["submission_id"]) % 10 >= 2
+
+
 def test_without_parts_of_the_elapsed_time_the_gaps_are_known(tmp_path: Path) -> None:
     rows, _ = invocation_rows(0, 0, random.Random(1))
     unknown = ElapsedParts(*[UNKNOWN] * 7)

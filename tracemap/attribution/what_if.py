@@ -686,7 +686,7 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
 
     Args:
         attribution: the costs, with their overhead.
-        ops: only the overhead of these ops; None: all but the profiler's, and what is not explained.
+        ops: only the overhead of these ops; None: all but outliers, the profiler's, and what is not explained.
         factor: how many times as fast it gets.
 
     Raises:
@@ -696,7 +696,7 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
     if not attribution.overhead:
         raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
     assert isinstance(run.iterations, int)
-    rows = [row for row in attribution.overhead if row.place not in (OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)]
+    rows = [row for row in attribution.overhead if row.place not in _NOT_GAINED]
     by_op = overhead_by_op(rows)
     total = sum(row.total_ns for row in rows)
     chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
@@ -708,6 +708,7 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
     return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
 
 
+_NOT_GAINED: Final = (OverheadPlace.OUTLIERS, OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)
 _OVERHEAD_LEAST, _OVERHEAD_MOST = 0.8, 1.1
 """Parts of overhead that are saved at least and at most: its division over ops is not exact."""
 

@@ -92,6 +92,7 @@ OVERHEAD_LABELS: Final[Mapping[OverheadPlace, str]] = {
     OverheadPlace.DISPATCH: "between dispatches",
     OverheadPlace.TRANSFER: "copies and fills",
     OverheadPlace.CALL: "call boundary",
+    OverheadPlace.OUTLIERS: "outliers",
     OverheadPlace.PROFILER: "profiler",
     OverheadPlace.UNEXPLAINED: "not explained",
 }

@@ -7,12 +7,12 @@ started), and host (nothing submitted). Gaps between the same two targets are su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
-from tracemap.core.units import UNKNOWN, Integer
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, TRANSFER
+from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
 
 EDGE: Final = -9
 """The target before the first, and after the last activity of an invocation."""
-_MOST_ROWS: Final = 2_000_000
-"""Rows of a run above which only some invocations are read, evenly spaced, since the sort keeps all rows in memory."""
-_TIMED: Final = "NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL"
-_COUNTS: Final = f"""
-SELECT count(*), count(DISTINCT invocation), min(invocation) FROM {{events}} WHERE {_TIMED}
-"""
-_DISPATCH, _TRANSFER, _EXECUTE, _MEMORY = range(4)
-_ROWS: Final = f"""
-SELECT CASE event.kind WHEN 'dispatch' THEN {_DISPATCH} WHEN 'execute' THEN {_EXECUTE}
-                       WHEN 'alloca' THEN {_MEMORY} WHEN 'dealloca' THEN {_MEMORY} ELSE {_TRANSFER} END AS kind,
-       CAST(CASE WHEN event.kind = 'dispatch' THEN {{dispatch}}
-                 WHEN event.kind IN ('copy', 'fill', 'update') THEN {{transfer}} ELSE {EDGE} END AS BIGINT) AS target,
-       coalesce(event.invocation, -1) AS invocation, coalesce(event.submission_id, -1) AS submission,
-       least(coalesce(event.submitted_ns, event.start_ns), event.start_ns) AS submitted,
-       event.start_ns AS begin, event.start_ns + event.duration_ns AS end
-FROM (SELECT * FROM {{events}} WHERE {_TIMED} AND {{chosen}}) AS event {{joins}}
-ORDER BY invocation, begin, "end", kind, target
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +28,8 @@ class Gap:
     """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
 
     `same_submission`: both are of one submission. `tail_ns` and `head_ns`: the parts of `launch_ns` after the last
-    dispatch of a submission, and before the first one of the next.
+    dispatch of a submission, and before the first one of the next. `outliers_ns`: time of gaps above their outlier
+    threshold, by the four parts; these are without it.
     """
 
     before: int
@@ -59,55 +42,56 @@ class Gap:
     host_ns: int
     tail_ns: int
     head_ns: int
+    outliers_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
     """The gaps of a run, and the time of transfers by target.
 
-    `invocations`: number of invocations that were read; unknown if the rows do not say.
+    `invocations`: number of invocations that were read, a sample of those of a long run.
     """
 
     gaps: tuple[Gap, ...]
     transfers_ns: Mapping[int, int]
-    invocations: Integer
+    invocations: int
 
 
-NO_GAPS: Final = Gaps((), {}, UNKNOWN)
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Whether the time of gaps above their outlier threshold is separate, and whether the runs are noisy."""
+
+    enabled: bool
+    noisy: bool
 
 
-def run_gaps(source: Source, event_lookups: Sequence[Lookup]) -> Gaps:
-    """The gaps of a run; none if its rows have no times.
+def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: Outliers) -> Gaps:
+    """The gaps of a run.
 
-    Raises:
-        RunInvalid, UsageInvalid: as in `Tables.query`.
+    Args:
+        timed: the run's rows in the order of invocations and starts, as `TimedRows.rows` has them.
+        transfers: targets that are transfers.
+        outliers: how to treat gaps above their outlier threshold.
     """
-    if not {"start_ns", "duration_ns"} <= source.columns:
-        return NO_GAPS
-    ((rows, invocations, first),) = source.tables.query(_COUNTS.format(events=source.events))
-    if not rows:
-        return NO_GAPS
-    step = -(-rows // _MOST_ROWS)
-    chosen = f"(invocation - {first}) % {step} = 0" if step > 1 and invocations >= step else "true"
-    columns = source.tables.columns(_ROWS.format(chosen=chosen, **clauses(source, event_lookups)))
-    return _summed(columns, len(list(source.targets)), UNKNOWN if first is None else -(-invocations // step))
-
-
-def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer) -> Gaps:
     import numpy as np
 
-    is_active = rows["kind"] <= _TRANSFER
+    rows = {
+        **timed,
+        "end": timed["start"] + timed["duration"],
+        "submitted": np.where(timed["unknown"] != 0, timed["start"], np.minimum(timed["start"], timed["submitted"])),
+    }
+    is_active = (rows["target"] != MEMORY) & (rows["target"] != EXECUTE)
     active = {name: column[is_active] for name, column in rows.items()}
     # The latest end of all activities up to each one, and the activity that has it.
     ends = np.maximum.accumulate(active["end"])
     leaders = np.maximum.accumulate(np.where(active["end"] == ends, np.arange(len(ends)), 0))
-    added = np.maximum(0, active["end"] - np.maximum(active["begin"], np.concatenate(([_EARLIEST], ends[:-1]))))
-    transfers = _sums(active["target"][active["kind"] == _TRANSFER], added[active["kind"] == _TRANSFER])
+    added = np.maximum(0, active["end"] - np.maximum(active["start"], np.concatenate(([_EARLIEST], ends[:-1]))))
+    moves = np.isin(active["target"], [*transfers, TRANSFER])
     pairs = _pairs(rows, active, ends, leaders)
-    lengths = pairs["end"] - pairs["begin"]
-    is_gap = lengths > 0
+    is_gap = pairs["end"] > pairs["begin"]
     pairs = {name: column[is_gap] for name, column in pairs.items()}
-    return Gaps(tuple(_gaps(rows, active, pairs, targets)), transfers, invocations)
+    invocations = len(np.unique(rows["invocation"]))
+    return Gaps(tuple(_gaps(rows, active, pairs, outliers)), _sums(active["target"][moves], added[moves]), invocations)
 
 
 _EARLIEST: Final = -(1 << 62)
@@ -132,32 +116,38 @@ def _pairs(
     import numpy as np
 
     numbers, firsts = np.unique(rows["invocation"], return_index=True)
-    begins = np.minimum.reduceat(rows["submitted"], firsts)
-    stops = np.maximum.reduceat(rows["end"], firsts)
+    begins = np.minimum.reduceat(rows["submitted"], firsts) if len(firsts) else firsts
+    stops = np.maximum.reduceat(rows["end"], firsts) if len(firsts) else firsts
     is_first = np.diff(active["invocation"], prepend=active["invocation"][:1] - 1) != 0
     starts = np.flatnonzero(is_first)
     lasts = np.concatenate((starts[1:], [len(ends)]))[: len(starts)] - 1
     at = np.searchsorted(numbers, active["invocation"][starts])
     inner = np.flatnonzero(~is_first)
     count = len(starts)
+    # Invocations of asynchronous functions overlap.
+    earliest = np.concatenate(([_EARLIEST], ends[starts[1:] - 1]))[:count]
+    latest = np.concatenate((active["start"][starts[1:]], [-_EARLIEST]))[:count]
     return {
         "before": np.concatenate((leaders[inner - 1], np.full(count, -1), leaders[lasts])),
         "after": np.concatenate((inner, starts, np.full(count, -1))),
-        "begin": np.concatenate((ends[inner - 1], begins[at], ends[lasts])),
-        "end": np.concatenate((active["begin"][inner], active["begin"][starts], stops[at])),
+        "begin": np.concatenate((ends[inner - 1], np.maximum(begins[at], earliest), ends[lasts])),
+        "end": np.concatenate((active["start"][inner], active["start"][starts], np.minimum(stops[at], latest))),
     }
 
 
 def _gaps(
-    rows: Mapping[str, Column], active: Mapping[str, Column], pairs: Mapping[str, Column], targets: int
+    rows: Mapping[str, Column],
+    active: Mapping[str, Column],
+    pairs: Mapping[str, Column],
+    outliers: Outliers,
 ) -> list[Gap]:
     import numpy as np
 
     before, after, begin, end = (pairs[name] for name in ("before", "after", "begin", "end"))
-    memory, executes = rows["kind"] == _MEMORY, rows["kind"] == _EXECUTE
+    memory, executes = rows["target"] == MEMORY, rows["target"] == EXECUTE
     running = memory | executes
-    allocation = _measure(begin, end, rows["begin"][memory], rows["end"][memory])
-    busy = _measure(begin, end, rows["begin"][running], rows["end"][running])
+    allocation = _measure(begin, end, rows["start"][memory], rows["end"][memory])
+    busy = _measure(begin, end, rows["start"][running], rows["end"][running])
     submitted = _measure(begin, end, rows["submitted"], rows["end"])
     launch, queue, host = busy - allocation, submitted - busy, end - begin - submitted
     submission_before, submission_after = (np.where(at < 0, -1, active["submission"][at]) for at in (before, after))
@@ -166,23 +156,71 @@ def _gaps(
     order = np.argsort(rows["submission"][executes], kind="stable")
     submissions = rows["submission"][executes][order]
     last = _value_at(submissions, rows["end"][executes][order], submission_before, begin)
-    start = _value_at(submissions, rows["begin"][executes][order], submission_after, end)
-    tail = np.where(is_same, 0, np.clip(np.minimum(last, end) - begin, 0, launch))
-    head = np.where(is_same, 0, np.clip(end - np.maximum(start, begin), 0, launch - tail))
+    start = _value_at(submissions, rows["start"][executes][order], submission_after, end)
     target_before, target_after = (np.where(at < 0, EDGE, active["target"][at]) for at in (before, after))
-    width = targets - EDGE
+    width = int(active["target"].max(initial=0)) + 1 - EDGE
     keys = ((target_before - EDGE) * width + (target_after - EDGE)) * 2 + is_same
     unique, positions = np.unique(keys, return_inverse=True)
+    numbers = active["invocation"][np.where(after < 0, before, after)]
+    excess = _excess(end - begin, positions, numbers, outliers)
+    whole = np.stack((allocation, launch, queue, host))
+    parts = _without(excess, whole)
+    launch = parts[1]
+    tail = np.where(is_same, 0, np.clip(np.minimum(last, end) - begin, 0, launch))
+    head = np.where(is_same, 0, np.clip(end - np.maximum(start, begin), 0, launch - tail))
     totals = [
         np.bincount(positions, weights=column, minlength=len(unique))
-        for column in (np.ones(len(keys)), allocation, launch, queue, host, tail, head)
+        for column in (np.ones(len(keys)), *parts, tail, head, *(whole - parts))
     ]
     gaps = []
     for key, *sums in zip(unique.tolist(), *(total.astype(np.int64).tolist() for total in totals), strict=True):
         places, same = divmod(key, 2)
         first, second = divmod(places, width)
-        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), *sums))
+        count, *own, tail_ns, head_ns = sums[:7]
+        parts_ns = dict(zip(("allocation_ns", "launch_ns", "queue_ns", "host_ns"), own, strict=True))
+        ends_ns = {"tail_ns": tail_ns, "head_ns": head_ns, "outliers_ns": tuple(sums[7:])}
+        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), count, **parts_ns, **ends_ns))
     return gaps
+
+
+def _excess(lengths: Column, groups: Column, invocations: Column, outliers: Outliers) -> Column:
+    """The time of each gap above the outlier threshold of gaps of its group (see `outliers`)."""
+    import numpy as np
+
+    excess = np.zeros(len(lengths), dtype=np.int64)
+    if not outliers.enabled:
+        return excess
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(members) >= FEWEST:
+            threshold = _threshold(lengths[members], invocations[members], noisy=outliers.noisy)
+            excess[members] = np.maximum(0, lengths[members] - threshold)
+    return excess
+
+
+def _threshold(lengths: Column, invocations: Column, *, noisy: bool) -> int:
+    import numpy as np
+
+    threshold = threshold_of_values(lengths, noisy=noisy)
+    above = lengths > threshold
+    calls = len(np.unique(invocations))
+    recurs = len(lengths) > calls and 10 * len(np.unique(invocations[above])) >= 9 * calls
+    if recurs and np.count_nonzero(above) >= FEWEST:  # such as the first trip of a loop: no noise
+        return threshold_of_values(lengths[above], noisy=noisy)
+    return threshold
+
+
+def _without(excess: Column, parts: Column) -> Column:
+    """Parts of gaps without their time above the threshold, which was spent in the largest parts first."""
+    import numpy as np
+
+    order = np.argsort(-parts, axis=0, kind="stable")
+    ranked = np.take_along_axis(parts, order, axis=0)
+    reached = np.cumsum(ranked, axis=0)
+    left = np.maximum(0, reached - excess) - np.maximum(0, reached - ranked - excess)
+    without = np.empty_like(parts)
+    np.put_along_axis(without, order, left, axis=0)
+    return without
 
 
 def _value_at(keys: Column, values: Column, wanted: Column, default: Column) -> Column:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.rows import START, Resolved
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # ---- outliers
 #
@@ -104,7 +108,7 @@ UPDATE groups SET threshold_{number} = lower.threshold FROM (
 WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape
     AND lower.threshold < groups.threshold_{number}
 """
-MOST_TIMES = 4
+_MOST_TIMES = 4
 """Most times that a threshold is lowered; it hardly changes after the third time."""
 
 _OUTLIER_TIME = """
@@ -112,6 +116,24 @@ SELECT groups.target, count(*), {sums}
 FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
 WHERE {any_above} GROUP BY groups.target ORDER BY groups.target
 """
+
+
+def threshold_of_values(values: npt.NDArray[Any], *, noisy: bool) -> int:
+    """The outlier threshold of values, at least one; `noisy`: more than a quarter of them may be outliers."""
+    threshold = _of_ordered(values, noisy=noisy)
+    for _ in range(_MOST_TIMES if noisy else 0):
+        below = values[values <= threshold]
+        if 10 * (len(values) - len(below)) <= len(values):
+            break
+        threshold = min(threshold, _of_ordered(below, noisy=noisy))
+    return threshold
+
+
+def _of_ordered(values: npt.NDArray[Any], *, noisy: bool) -> int:
+    import numpy as np
+
+    q1, median, q3 = (int(value) for value in np.quantile(values, THRESHOLD_FRACTIONS, method="inverted_cdf"))
+    return median + DISTANCES * (median - q1) if noisy else q3 + (q3 - q1) * 3 // 2
 
 
 def threshold_of(ordered: Sequence[str], *, noisy: bool) -> str:
@@ -135,7 +157,7 @@ def lower_thresholds(resolved: Resolved, metrics: Sequence[int]) -> None:
         resolved.tables.make("crowded", _CROWDED.format(number=number, same_group=resolved.same_group))
         lowered = threshold_of(_ORDERED, noisy=True)
         query = _LOWER.format(number=number, same_group=resolved.same_group, lowered=lowered, fractions=_FRACTIONS)
-        for _ in range(MOST_TIMES):
+        for _ in range(_MOST_TIMES):
             if not resolved.tables.query(query)[0][0]:
                 break
 

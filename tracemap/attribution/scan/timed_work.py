@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, UNMATCHED, Target
 from tracemap.attribution.model import TimedWork
 from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
-from tracemap.attribution.scan.outliers import DISTANCES, MOST_TIMES, THRESHOLD_FRACTIONS
+from tracemap.attribution.scan.outliers import threshold_of_values
 from tracemap.attribution.scan.rows import Resolved, shape_sql
 from tracemap.core.units import MAX_INTEGER
 from tracemap.runs.model import Run
@@ -98,11 +98,8 @@ class TimedRows:
         begins = sorted({first + (count - size) * number // (_WINDOWS - 1) for number in range(_WINDOWS)})
         return " OR ".join(f"invocation BETWEEN {begin} AND {begin + size - 1}" for begin in begins)
 
-    def read(self, targets: Sequence[Target], *, noisy: bool) -> TimedWork | None:
-        """The events with their groups and stages; None if there are none. The table `groups` must have thresholds.
-
-        `noisy`: more than a quarter of the invocations may be outliers.
-        """
+    def rows(self) -> Mapping[str, Array]:
+        """The events in the order of runs, invocations and starts. The table `groups` must have thresholds."""
         import numpy as np
 
         numbers = {metric.name: number for number, metric in enumerate(self.resolved.metrics)}
@@ -113,22 +110,29 @@ class TimedRows:
             return f"least(event.{name}, coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER}))"
 
         wall = without_outliers("duration_ns")
-        tables = self.resolved.tables
-        rows = tables.columns(
+        rows = self.resolved.tables.columns(
             _READ.format(
                 duration=wall,
                 cpu=f"coalesce({without_outliers('cpu_ns')}, {wall})",
                 same_group=self.resolved.same_group,
             )
         )
+        return {name: column.astype(np.int64) for name, column in rows.items()}
+
+    def work(self, rows: Mapping[str, Array], targets: Sequence[Target], *, noisy: bool) -> TimedWork | None:
+        """The events with their groups and stages; None if there are none.
+
+        `noisy`: more than a quarter of the invocations may be outliers.
+        """
+        import numpy as np
+
         if not np.any(rows["target"] > MEMORY):
             return None
-        ((sampled,),) = tables.query("SELECT count(*) FROM timed")
         return _timed_work(
-            {name: column.astype(np.int64) for name, column in rows.items()},
+            rows,
             self._regions(rows),
             tuple(target.places for target in targets),
-            self.resolved.rows / sampled,
+            self.resolved.rows / len(rows["target"]),
             self._period_ns(noisy=noisy),
         )
 
@@ -173,23 +177,7 @@ def _mean_without_outliers(values: Array, *, noisy: bool) -> float:
     """The mean of values up to their outlier threshold (see `outliers`); 0 without values."""
     import numpy as np
 
-    if not len(values):
-        return 0.0
-    threshold, rest = _threshold(values, noisy=noisy), values
-    for _ in range(MOST_TIMES):
-        above = np.count_nonzero(rest > threshold)
-        if not noisy or above * 10 <= len(rest):
-            break
-        rest = rest[rest <= threshold]
-        threshold = min(threshold, _threshold(rest, noisy=noisy))
-    return float(np.minimum(values, threshold).mean())
-
-
-def _threshold(values: Array, *, noisy: bool) -> float:
-    import numpy as np
-
-    q1, median, q3 = np.quantile(values, THRESHOLD_FRACTIONS)
-    return float(median + DISTANCES * (median - q1)) if noisy else float(q3 + 1.5 * (q3 - q1))
+    return float(np.minimum(values, threshold_of_values(values, noisy=noisy)).mean()) if len(values) else 0.0
 
 
 def _timed_work(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead, OverheadPlace
 from tracemap.core.codec import record_from
 from tracemap.core.units import Integer, Unknown, format_ns, format_share, join_names
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
@@ -20,10 +20,10 @@ from tracemap.reports.advice import (
     display_unit,
     divisor,
     elapsed_text,
+    gain_text,
     invocations_text,
     known_invocations,
     mean_elapsed_ns,
-    overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
@@ -37,6 +37,7 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
+    AdviceLine,
     Basis,
     MetricBalance,
     OutcomeCount,
@@ -242,10 +243,18 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "where the time goes", elapsed_breakdown_text(attribution) or "–"
     if text := device_comparison_text(run.devices):
         yield "devices", text
-    if text := overhead_advice(attribution):
-        yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
+
+
+def advice_of(costed: MapCosts) -> tuple[AdviceLine, ...]:
+    """The advice on the run, with odd characters by name."""
+    if costed.attribution is None:
+        return ()
+    return tuple(
+        AdviceLine(as_shown(advice.text), as_shown(advice.command), gain_text(advice, costed.attribution))
+        for advice in costed.attribution.advice
+    )
 
 
 def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
@@ -256,11 +265,13 @@ def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
     wall = [result.metrics["duration_ns"] for result in costed.site_results.values() if "duration_ns" in result.metrics]
     outliers = sum(cost.outliers for cost in wall)
     calls_ns = sum(cost.total + cost.outliers for cost in wall)
-    shown = []
+    outliers_ns, shown = 0, []
     for part in costed.elapsed_shares():
-        outliers_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
-        shown.append(ElapsedShare(part.kind, part.name, part.ns - outliers_ns))
-        shown.append(ElapsedShare("outliers", "outliers", outliers_ns))
+        own_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
+        own_ns = part.ns if part.kind == OverheadPlace.OUTLIERS else own_ns
+        outliers_ns += own_ns
+        shown.append(ElapsedShare(part.kind, part.name, part.ns - own_ns))
+    shown.insert(1, ElapsedShare("outliers", "outliers", outliers_ns))
     return tuple(part for part in shown if part.ns)
 
 
