@@ -31,6 +31,7 @@ from tracemap.attribution.model import (
     SiteResult,
     UnattributedRow,
 )
+from tracemap.attribution.overhead import find_overhead
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_noisy, percentiles, scan
 from tracemap.attribution.shares import (
@@ -288,6 +289,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
         series=series,
         functions=functions,
         disagreements=disagree,
+        overhead=find_overhead(graph, headers, scan_result),
     )
 
 

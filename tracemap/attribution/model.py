@@ -289,6 +289,63 @@ class Disagreement(Record, frozen=True):
     percent: Mapping[Basis, Count]
 
 
+class OverheadPlace(enum.StrEnum):
+    """Where the program was while no kernel ran. `OVERHEAD_TEXTS` has the texts for people."""
+
+    LOOP = "loop"
+    CONDITIONAL = "conditional"
+    SUBMISSION = "submission"
+    DISPATCH = "dispatch"
+    TRANSFER = "copies-and-fills"
+    CALL = "call-boundary"
+    PROFILER = "profiler"
+    UNEXPLAINED = "unexplained"
+
+
+OVERHEAD_TEXTS: Mapping[OverheadPlace, str] = {
+    OverheadPlace.LOOP: "loop: between two submissions of a loop, or into or out of it",
+    OverheadPlace.CONDITIONAL: "conditional: into or out of a branch",
+    OverheadPlace.SUBMISSION: "submission: between two submissions without a loop or a branch",
+    OverheadPlace.DISPATCH: "dispatch: between two dispatches of one submission",
+    OverheadPlace.TRANSFER: "copies and fills: timed, or in a submission between its dispatches",
+    OverheadPlace.CALL: "call boundary: before the first and after the last kernel of an invocation",
+    OverheadPlace.PROFILER: "profiler: it wrote its data",
+    OverheadPlace.UNEXPLAINED: "unexplained: the run does not say what happened",
+}
+
+
+class Overhead(Record, frozen=True):
+    """Elapsed time without a kernel at one place of the host program, summed over all invocations.
+
+    `ops`: the loop or conditional, the copies and fills, or the op whose dispatch came next; empty if it belongs to no
+    op. `count`: number of gaps between kernels, unknown without them. Parts: `transfer_ns` copies and fills; in
+    submissions `launch_ns` without a running dispatch; `allocation_ns` allocation and release of transient buffers;
+    `queue_ns` work submitted, but not started; `host_ns` nothing submitted: host code or a wait; `other_ns` the rest.
+    """
+
+    place: OverheadPlace
+    ops: tuple[OpId, ...]
+    count: Integer
+    transfer_ns: int = 0
+    allocation_ns: int = 0
+    launch_ns: int = 0
+    queue_ns: int = 0
+    host_ns: int = 0
+    other_ns: int = 0
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The parts in the order of the fields."""
+        return (
+            self.transfer_ns, self.allocation_ns, self.launch_ns, self.queue_ns, self.host_ns, self.other_ns
+        )  # fmt: skip
+
+    @property
+    def total_ns(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts)
+
+
 class BalanceError(AssertionError):
     """Attributed and unattributed cost do not add up to the measured cost: a defect of tracemap, never of its input."""
 
@@ -325,7 +382,7 @@ class Attribution:
     """Metrics per op, plus unattributed costs with reasons.
 
     Raises:
-        BalanceError: for some metric, the parts do not add up to the measured cost.
+        BalanceError: for some metric or the elapsed time, the parts do not add up to the measured cost.
     """
 
     map_sha256: str
@@ -348,6 +405,8 @@ class Attribution:
     """Kernels for which samples, simulated instructions and machine code disagree."""
     functions: tuple[Text, ...] = ()
     """The distinct functions that the runs called, in order; `UNKNOWN` stands for a run that does not say."""
+    overhead: tuple[Overhead, ...] = ()
+    """Elapsed time without a kernel, by place, largest first; it adds up to the elapsed time minus `kernels_ns`."""
 
     def __post_init__(self) -> None:
         for total in self.metrics:
@@ -361,6 +420,9 @@ class Attribution:
                     f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
                     f"unattributed {unattributed}"
                 )
+        between_kernels, kernels = sum(row.total_ns for row in self.overhead), self.run.elapsed.kernels_ns
+        if self.overhead and isinstance(kernels, int) and between_kernels + kernels != self.run.elapsed_ns:
+            raise BalanceError(f"elapsed {self.run.elapsed_ns}, kernels {kernels}, overhead {between_kernels}")
 
     def __repr__(self) -> str:
         """A summary: the full text would have hundreds of thousands of characters."""

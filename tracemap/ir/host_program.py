@@ -94,6 +94,10 @@ _SUBMISSIONS = {
 }
 """Submissions that do work. Allocations and releases of memory are omitted, since they do not help to find the path."""
 
+_WAIT = "hal.fence.await"
+_POINTS = frozenset({*_SUBMISSIONS, _WAIT, CALL})
+"""Operations that become points."""
+
 _BUFFER_TYPE = "!hal.command_buffer"
 ENTRY, EXIT = 0, 1
 """The first two points of every function: its entry and its exit."""
@@ -104,7 +108,8 @@ class HalPoint:
     """A point of a function: `kind` is execute, copy, fill, update, call, or empty for a point without submission.
 
     `buffers`: ordinals of the command buffers that an execute may submit, sorted; `callee`: callee of a call; `length`:
-    bytes of a transfer; `next`: possible successors.
+    bytes of a transfer; `next`: possible successors; `waits`: the host waits for the device here. A point with several
+    successors is a branch, and has the location of its operation.
     """
 
     kind: str = ""
@@ -113,6 +118,7 @@ class HalPoint:
     length: Integer = UNKNOWN
     location: Location = UNKNOWN_LOCATION
     next: tuple[int, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +171,11 @@ class _FunctionReader:
                 for child in block.operations:
                     end = self._operation(child.operation, end)
                 # A block without successors ends the region with a return or yield.
-                followers = [begins[follower] for follower in block.successors]
-                self._next[end] += followers or [leave]
+                followers = list(dict.fromkeys(begins[follower] for follower in block.successors)) or [leave]
+                if len(followers) > 1:
+                    terminator = block.operations[len(block.operations) - 1].operation
+                    end = self._after(end, HalPoint(location=self._parser.location(terminator)))
+                self._next[end] += followers
 
     def _operation(self, operation: Operation, before: int) -> int:
         """Add an operation after the point `before`; returns the point after the operation."""
@@ -174,10 +183,12 @@ class _FunctionReader:
             return self._after(before, self._submission(kind, operation))
         if operation.name == CALL:
             return self._after(before, HalPoint("call", callee_of(operation)))
-        if not any(op.name in _SUBMISSIONS or op.name == CALL for op in walk(operation)):
+        if operation.name == _WAIT:
+            return self._after(before, HalPoint(waits=True))
+        if not any(op.name in _POINTS for op in walk(operation)):
             return before
         # The regions may run in any order, any number of times, or not at all.
-        hub = self._after(before, HalPoint())
+        hub = self._after(before, HalPoint(location=self._parser.location(operation)))
         self._regions(operation, hub, hub)
         return self._after(hub, HalPoint())
 

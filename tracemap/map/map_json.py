@@ -152,6 +152,7 @@ def _faults_of_schedule(schedule: Schedule, graph: TraceGraph) -> Iterator[str]:
     yield from _missing(where, "submission", schedule.first, indices)
     for submission in schedule.submissions:
         yield from _missing(where, "submission", submission.next, indices)
+        yield from _missing(where, "op", submission.control, graph.op_by_id)
         yield from _missing(where, "command buffer", submission.buffers, range(len(graph.command_buffers)))
         if isinstance(submission.transfer, str):
             yield from _missing(where, "transfer", [submission.transfer], graph.transfer_by_id)
@@ -439,7 +440,7 @@ class TransferTable(Table):
 class StoredMap(Document, frozen=True, kw_only=True):
     """The content of a bundle's `map.json`: large lists by column, all else by record."""
 
-    schema_version: Literal[7] = MAP_VERSION
+    schema_version: Literal[8] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

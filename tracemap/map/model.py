@@ -302,13 +302,16 @@ class Submission(Record, frozen=True):
 
     `buffers` are the ordinals of the command buffers that it may execute (several if the program chooses).
     `transfer` is the id of a transfer, `UNKNOWN` for executions. `next` are the indices in `Schedule.submissions` that
-    may follow. `last` is whether the call may return after it.
+    may follow. `last` is whether the call may return after it. `control` are the loops and conditionals that decide
+    whether it runs, outermost first. `waits` is whether the host always waits for the device just before it.
     """
 
     buffers: tuple[Count, ...]
     transfer: Text
     next: tuple[Count, ...]
     last: bool
+    control: tuple[OpId, ...] = ()
+    waits: bool = False
 
 
 class Schedule(Record, frozen=True):
@@ -357,11 +360,12 @@ def entry_name(kernel: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
-MAP_VERSION: Final = 7
+MAP_VERSION: Final = 8
 """Version of `map.json`.
 
 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
-5: an op may have several call paths in one site; 6: outcomes have the glossary's names; 7: ops name their ONNX nodes.
+5: an op may have several call paths in one site; 6: outcomes have the glossary's names; 7: ops name their ONNX nodes;
+8: submissions have control flow.
 """
 
 
@@ -372,7 +376,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     that are not the user's own; the user's frames come first.
     """
 
-    schema_version: Literal[7] = MAP_VERSION
+    schema_version: Literal[8] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

@@ -14,6 +14,7 @@ from tracemap.attribution.model import (
     Disagreement,
     MetricTotal,
     OpResult,
+    Overhead,
     SiteCost,
     SlowCall,
     UnattributedReason,
@@ -109,6 +110,10 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     disagreements: Annotated[
         tuple[Disagreement, ...],
         Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
+    ]
+    overhead: Annotated[
+        tuple[Overhead, ...],
+        Meta(description="Elapsed time without a kernel, by place: it adds up to `elapsed_ns` minus `kernels_ns`."),
     ]
 
 

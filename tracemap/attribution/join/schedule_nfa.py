@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Generic, TypeVar
 
+from msgspec import structs
+
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import Command, Schedule, Submission, TraceGraph, entry_name
 
@@ -39,8 +41,7 @@ def merged(schedules: Sequence[Schedule]) -> Schedule:
         base = len(submissions)
         first += [base + state for state in schedule.first]
         submissions += [
-            Submission(own.buffers, own.transfer, tuple(base + state for state in own.next), own.last)
-            for own in schedule.submissions
+            structs.replace(own, next=tuple(base + state for state in own.next)) for own in schedule.submissions
         ]
     return Schedule("", tuple(first), tuple(submissions))
 

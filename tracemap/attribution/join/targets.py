@@ -172,7 +172,7 @@ class Join:
     _meanings: list[Meanings] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._schedule = _schedule(self.graph, self.header.function)
+        self._schedule = called_schedule(self.graph, self.header.function)
         self._runnable = _runnable(self.graph, self.header.function, self._schedule)
         self.by_kernel = self._kernel_targets()
         choices = {name: Target(sites) for name, sites in self.site_choices}
@@ -311,7 +311,7 @@ class Join:
         return targets | {entry: targets[kernel] for entry, kernel in entries if kernel in targets}
 
 
-def _schedule(graph: TraceGraph, function: Text) -> Schedule | None:
+def called_schedule(graph: TraceGraph, function: Text) -> Schedule | None:
     """The schedule of the called function, or of all entry points if the function is unknown; None without one."""
     if function is UNKNOWN:
         complete = len(graph.schedules) == len(graph.functions)

@@ -11,6 +11,7 @@ from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.model import SlowCall
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
+from tracemap.attribution.scan.gaps import Gaps, run_gaps
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
@@ -59,6 +60,8 @@ class Scan:
     """Number of events by the runs' headers; unknown if a header does not say."""
     rounded: Mapping[str, float]
     """Fraction of a metric that rounding loses, in the run with the largest loss; only for metrics with fractions."""
+    gaps: tuple[Gaps, ...]
+    """The gaps between kernels, by run."""
     same_group: str
     """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
 
@@ -81,6 +84,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     metrics_of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
+    gaps: list[Gaps] = []
     rounded: dict[str, float] = {}
     # Events are read under all canonical names, so one run with the column is enough.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
@@ -96,6 +100,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         add_events(source, event_lookups, resolved)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
+        gaps.append(run_gaps(source, event_lookups))
         sources.append(source)
     all_invocations = invocations(tables, _idle(runs, resolved))
     # Calls of several places are several variants. Only invocations show which of them recur.
@@ -122,6 +127,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
         rounded=rounded,
+        gaps=tuple(gaps),
         same_group=resolved.same_group,
     )
 

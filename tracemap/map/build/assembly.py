@@ -20,7 +20,7 @@ from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
 from tracemap.ir.hal import functions_of, read_hal, read_stream_dispatches, stream_kernels
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.source_model import SourceArgument, SourceModel, SourceOperation
+from tracemap.ir.source_model import BRANCHES, CONTROL_FLOW, SourceArgument, SourceModel, SourceOperation
 from tracemap.map.build.compiler.compilation import Phases
 from tracemap.map.build.model.kinds import can_be_member, is_global, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
@@ -160,6 +160,7 @@ class Assembly:
         # A kernel without working ops may make a constant or the initial value of a global.
         self._makers = Owners.among(facts, identity.provenance, lambda op: is_global(op) or not is_structural(op))
         self._all = Owners.among(facts, identity.provenance, lambda _: True)
+        self._branches = Owners.among(facts, identity.provenance, lambda op: op.name in CONTROL_FLOW | BRANCHES)
 
     def graph(self, module: Callable[[], ModuleInfo], sources: Sequence[SourceFile]) -> TraceGraph:
         """Read the phases, in order, and assemble the map.
@@ -202,7 +203,7 @@ class Assembly:
             sources=tuple(sources),
             diagnostics=tuple(self._diagnostics(paired, placed, ops, kernels)),
             transfers=transfers,
-            schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
+            schedules=find_schedules(hal, [function.name for function in functions], transfer_ids, self._branches),
         )
 
     def _regions(self) -> tuple[list[DispatchRegion], Mapping[int, Misplaced]]:

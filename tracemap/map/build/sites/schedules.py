@@ -171,14 +171,19 @@ def has_unknown_moves(hal: HalProgram, all_owners: Owners) -> bool:
     return not all(all_owners.of(location) for location in (*buffer_locations, *own_locations))
 
 
-def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str]) -> tuple[Schedule, ...]:
-    """The schedules of the named entry points; recursive and too large ones are left out."""
+def find_schedules(
+    hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str], branches: Owners
+) -> tuple[Schedule, ...]:
+    """The schedules of the named entry points; recursive and too large ones are left out.
+
+    `branches`: the owners of locations among the model's loops and conditionals.
+    """
     functions = {function.name: function for function in hal.functions}
     schedules = []
     for name in names:
         if name in functions:
             try:
-                schedules.append(_ScheduleBuilder(functions, transfers).schedule(name))
+                schedules.append(_ScheduleBuilder(functions, transfers, branches).schedule(name))
             except _TooMany:
                 continue
     return tuple(schedules)
@@ -194,6 +199,7 @@ class _ScheduleBuilder:
 
     functions: Mapping[str, HalFunction]
     transfers: Mapping[_PointId, str]
+    branches: Owners
     points: list[tuple[HalPoint, Text]] = field(default_factory=list)
     next: list[list[int]] = field(default_factory=list)
 
@@ -204,13 +210,24 @@ class _ScheduleBuilder:
             index for index, (point, _) in enumerate(self.points) if point.kind and point.kind != "call"
         ]
         submission_of = {index: submission for submission, index in enumerate(submission_points)}
+        without_wait = self._without_wait(entry, submission_points)
+        control = _ControlFlow(self.next, leave)
         submissions = []
         for index in submission_points:
             point, transfer = self.points[index]
             next_submissions, ends = self._next_submissions(index, submission_of, leave)
-            submissions.append(Submission(point.buffers, transfer, next_submissions, ends))
+            owners = [self.branches.of(self.points[branch][0].location) for branch in control.branches_of(index)]
+            ops = tuple(dict.fromkeys(op for branch_ops in owners for op in branch_ops))
+            waits = index not in without_wait
+            submissions.append(Submission(point.buffers, transfer, next_submissions, ends, ops, waits))
         first, _ = self._next_submissions(entry, submission_of, leave)
         return Schedule(name, first, tuple(submissions))
+
+    def _without_wait(self, entry: int, submission_points: Sequence[int]) -> Set[int]:
+        """The submissions that the host may reach from the entry or another submission without a wait in between."""
+        stops = {*submission_points, *(index for index, (point, _) in enumerate(self.points) if point.waits)}
+        starts = [follower for start in (entry, *submission_points) for follower in self.next[start]]
+        return reachable(starts, lambda index: () if index in stops else self.next[index])
 
     def _copy(self, name: str, callers: tuple[str, ...]) -> tuple[int, int]:
         """Copy a function's points; returns the indices of its entry and exit."""
@@ -238,3 +255,35 @@ class _ScheduleBuilder:
         reached = reachable(self.next[start], lambda index: () if index in submission_of else self.next[index])
         submissions = sorted(submission_of[index] for index in reached if index in submission_of)
         return tuple(submissions), leave in reached
+
+
+class _ControlFlow:
+    """The branches that decide whether a point runs: control dependence (Ferrante, Ottenstein, Warren 1987)."""
+
+    def __init__(self, successors: Sequence[Sequence[int]], leave: int) -> None:
+        """Read a graph of points with one exit; points that never reach the exit depend on no branch."""
+        self._deciding: dict[int, set[int]] = defaultdict(set)
+        self._all: dict[int, frozenset[int]] = {}
+        branches = [index for index, followers in enumerate(successors) if len(followers) > 1]
+        if not branches:
+            return
+        import networkx as nx  # only programs with branches need it
+
+        edges = ((follower, index) for index, followers in enumerate(successors) for follower in followers)
+        after = nx.immediate_dominators(nx.DiGraph(edges), leave)
+        for branch in branches:
+            for follower in successors[branch]:
+                runner = follower
+                # Each point runs after the branch only if it takes this way, up to where all ways join again.
+                while runner in after and runner != after.get(branch) and runner != leave:
+                    self._deciding[runner].add(branch)
+                    runner = after[runner]
+
+    def branches_of(self, index: int) -> list[int]:
+        """The branches that decide whether a point runs, directly or through other branches, outermost first."""
+        return sorted(self._closure(index), key=lambda branch: (len(self._closure(branch)), branch))
+
+    def _closure(self, index: int) -> frozenset[int]:
+        if index not in self._all:
+            self._all[index] = frozenset(reachable(self._deciding.get(index, ()), lambda at: self._deciding.get(at, ())))
+        return self._all[index]

@@ -1,0 +1,217 @@
+"""Gaps of a run: the time between kernels and transfers, with the targets before and after it.
+
+A gap is a time within an invocation in which no dispatch and no transfer of its own ran. Rows of submissions and of
+memory management split it: allocation, launch (a submission ran, but none of its dispatches), queue (submitted, but not
+started), and host (nothing submitted). Gaps between the same two targets are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
+from tracemap.core.units import UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Column = npt.NDArray[Any]
+
+EDGE: Final = -9
+"""The target before the first, and after the last activity of an invocation."""
+_MOST_ROWS: Final = 2_000_000
+"""Rows of a run above which only some invocations are read, evenly spaced, since the sort keeps all rows in memory."""
+_TIMED: Final = "NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL"
+_COUNTS: Final = f"""
+SELECT count(*), count(DISTINCT invocation), min(invocation) FROM {{events}} WHERE {_TIMED}
+"""
+_DISPATCH, _TRANSFER, _EXECUTE, _MEMORY = range(4)
+_ROWS: Final = f"""
+SELECT CASE event.kind WHEN 'dispatch' THEN {_DISPATCH} WHEN 'execute' THEN {_EXECUTE}
+                       WHEN 'alloca' THEN {_MEMORY} WHEN 'dealloca' THEN {_MEMORY} ELSE {_TRANSFER} END AS kind,
+       CAST(CASE WHEN event.kind = 'dispatch' THEN {{dispatch}}
+                 WHEN event.kind IN ('copy', 'fill', 'update') THEN {{transfer}} ELSE {EDGE} END AS BIGINT) AS target,
+       coalesce(event.invocation, -1) AS invocation, coalesce(event.submission_id, -1) AS submission,
+       least(coalesce(event.submitted_ns, event.start_ns), event.start_ns) AS submitted,
+       event.start_ns AS begin, event.start_ns + event.duration_ns AS end
+FROM (SELECT * FROM {{events}} WHERE {_TIMED} AND {{chosen}}) AS event {{joins}}
+ORDER BY invocation, begin, "end", kind, target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
+
+    `same_submission`: both are of one submission. `tail_ns` and `head_ns`: the parts of `launch_ns` after the last
+    dispatch of a submission, and before the first one of the next.
+    """
+
+    before: int
+    after: int
+    same_submission: bool
+    count: int
+    allocation_ns: int
+    launch_ns: int
+    queue_ns: int
+    host_ns: int
+    tail_ns: int
+    head_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The gaps of a run, and the time of transfers by target.
+
+    `invocations`: number of invocations that were read; unknown if the rows do not say.
+    """
+
+    gaps: tuple[Gap, ...]
+    transfers_ns: Mapping[int, int]
+    invocations: Integer
+
+
+NO_GAPS: Final = Gaps((), {}, UNKNOWN)
+
+
+def run_gaps(source: Source, event_lookups: Sequence[Lookup]) -> Gaps:
+    """The gaps of a run; none if its rows have no times.
+
+    Raises:
+        RunInvalid, UsageInvalid: as in `Tables.query`.
+    """
+    if not {"start_ns", "duration_ns"} <= source.columns:
+        return NO_GAPS
+    ((rows, invocations, first),) = source.tables.query(_COUNTS.format(events=source.events))
+    if not rows:
+        return NO_GAPS
+    step = -(-rows // _MOST_ROWS)
+    chosen = f"(invocation - {first}) % {step} = 0" if step > 1 and invocations >= step else "true"
+    columns = source.tables.columns(_ROWS.format(chosen=chosen, **clauses(source, event_lookups)))
+    return _summed(columns, len(list(source.targets)), UNKNOWN if first is None else -(-invocations // step))
+
+
+def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer) -> Gaps:
+    import numpy as np
+
+    is_active = rows["kind"] <= _TRANSFER
+    active = {name: column[is_active] for name, column in rows.items()}
+    # The latest end of all activities up to each one, and the activity that has it.
+    ends = np.maximum.accumulate(active["end"])
+    leaders = np.maximum.accumulate(np.where(active["end"] == ends, np.arange(len(ends)), 0))
+    added = np.maximum(0, active["end"] - np.maximum(active["begin"], np.concatenate(([_EARLIEST], ends[:-1]))))
+    transfers = _sums(active["target"][active["kind"] == _TRANSFER], added[active["kind"] == _TRANSFER])
+    pairs = _pairs(rows, active, ends, leaders)
+    lengths = pairs["end"] - pairs["begin"]
+    is_gap = lengths > 0
+    pairs = {name: column[is_gap] for name, column in pairs.items()}
+    return Gaps(tuple(_gaps(rows, active, pairs, targets)), transfers, invocations)
+
+
+_EARLIEST: Final = -(1 << 62)
+
+
+def _sums(keys: Column, values: Column) -> dict[int, int]:
+    import numpy as np
+
+    unique, positions = np.unique(keys, return_inverse=True)
+    # Sums of whole numbers below 2^53 are exact in doubles.
+    sums = np.bincount(positions, weights=values, minlength=len(unique))
+    return {int(key): int(total) for key, total in zip(unique, sums, strict=True)}
+
+
+def _pairs(
+    rows: Mapping[str, Column], active: Mapping[str, Column], ends: Column, leaders: Column
+) -> dict[str, Column]:
+    """The times between consecutive activities of an invocation, and from its first row and to its last one.
+
+    `before` and `after`: the positions of the activities, -1 at an edge of the invocation.
+    """
+    import numpy as np
+
+    numbers, firsts = np.unique(rows["invocation"], return_index=True)
+    begins = np.minimum.reduceat(rows["submitted"], firsts)
+    stops = np.maximum.reduceat(rows["end"], firsts)
+    is_first = np.diff(active["invocation"], prepend=active["invocation"][:1] - 1) != 0
+    starts = np.flatnonzero(is_first)
+    lasts = np.concatenate((starts[1:], [len(ends)]))[: len(starts)] - 1
+    at = np.searchsorted(numbers, active["invocation"][starts])
+    inner = np.flatnonzero(~is_first)
+    count = len(starts)
+    return {
+        "before": np.concatenate((leaders[inner - 1], np.full(count, -1), leaders[lasts])),
+        "after": np.concatenate((inner, starts, np.full(count, -1))),
+        "begin": np.concatenate((ends[inner - 1], begins[at], ends[lasts])),
+        "end": np.concatenate((active["begin"][inner], active["begin"][starts], stops[at])),
+    }
+
+
+def _gaps(
+    rows: Mapping[str, Column], active: Mapping[str, Column], pairs: Mapping[str, Column], targets: int
+) -> list[Gap]:
+    import numpy as np
+
+    before, after, begin, end = (pairs[name] for name in ("before", "after", "begin", "end"))
+    memory, executes = rows["kind"] == _MEMORY, rows["kind"] == _EXECUTE
+    running = memory | executes
+    allocation = _measure(begin, end, rows["begin"][memory], rows["end"][memory])
+    busy = _measure(begin, end, rows["begin"][running], rows["end"][running])
+    submitted = _measure(begin, end, rows["submitted"], rows["end"])
+    launch, queue, host = busy - allocation, submitted - busy, end - begin - submitted
+    submission_before, submission_after = (np.where(at < 0, -1, active["submission"][at]) for at in (before, after))
+    is_same = (submission_before == submission_after) & (submission_before >= 0)
+    # Where the submission before ends, and where the one after begins.
+    order = np.argsort(rows["submission"][executes], kind="stable")
+    submissions = rows["submission"][executes][order]
+    last = _value_at(submissions, rows["end"][executes][order], submission_before, begin)
+    start = _value_at(submissions, rows["begin"][executes][order], submission_after, end)
+    tail = np.where(is_same, 0, np.clip(np.minimum(last, end) - begin, 0, launch))
+    head = np.where(is_same, 0, np.clip(end - np.maximum(start, begin), 0, launch - tail))
+    target_before, target_after = (np.where(at < 0, EDGE, active["target"][at]) for at in (before, after))
+    width = targets - EDGE
+    keys = ((target_before - EDGE) * width + (target_after - EDGE)) * 2 + is_same
+    unique, positions = np.unique(keys, return_inverse=True)
+    totals = [
+        np.bincount(positions, weights=column, minlength=len(unique))
+        for column in (np.ones(len(keys)), allocation, launch, queue, host, tail, head)
+    ]
+    gaps = []
+    for key, *sums in zip(unique.tolist(), *(total.astype(np.int64).tolist() for total in totals), strict=True):
+        places, same = divmod(key, 2)
+        first, second = divmod(places, width)
+        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), *sums))
+    return gaps
+
+
+def _value_at(keys: Column, values: Column, wanted: Column, default: Column) -> Column:
+    """The value of each wanted key among sorted keys; the default where it is not there."""
+    import numpy as np
+
+    if not len(keys):
+        return default
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], default)
+
+
+def _measure(begin: Column, end: Column, starts: Column, stops: Column) -> Column:
+    """For each gap, the time that the union of some intervals covers."""
+    import numpy as np
+
+    if not len(starts):
+        return np.zeros(len(begin), dtype=np.int64)
+    order = np.argsort(starts, kind="stable")
+    starts, latest = starts[order], np.maximum.accumulate(stops[order])
+    is_new = np.concatenate(([True], starts[1:] > latest[:-1]))
+    first = np.flatnonzero(is_new)
+    block_begin, block_end = starts[first], latest[np.concatenate((first[1:], [len(starts)])) - 1]
+    before = np.concatenate(([0], np.cumsum(block_end - block_begin)))
+
+    def covered(times: Column) -> Column:
+        at = np.searchsorted(block_begin, times, side="right")
+        block = np.maximum(at - 1, 0)
+        within = np.minimum(times, block_end[block]) - block_begin[block]
+        return np.where(at > 0, before[block] + within, 0)
+
+    return np.asarray(covered(end) - covered(begin))
