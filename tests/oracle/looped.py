@@ -238,7 +238,8 @@ def conditionals() -> Looped:
     for number in range(_CONDITIONALS):
         h = f"%h{number}"
         rolled += [
-            f"    %b{number} = stablehlo.compare GT, %p{number}, %zero, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+            f"    %b{number} = stablehlo.compare GT, %p{number}, %zero, SIGNED"
+            " : (tensor<i32>, tensor<i32>) -> tensor<i1>",
             f"    %i{number} = stablehlo.convert %b{number} : (tensor<i1>) -> tensor<i32>",
             f'    %h{number + 1} = "stablehlo.case"(%i{number}) ({{',
             f"      %e{number} = stablehlo.negate {h} : {_STATE}",

@@ -140,6 +140,7 @@ def _profile(timed: Timed, folder: Path, kernels: Kernels) -> None:
     invocation_ns = _time(timed, 0.02)
     count = int(min(2000, max(8, _PROFILED_NS / invocation_ns)))
     for attempt in range(_ATTEMPTS):
+        count = max(4, count // 2) if attempt else count
         try:
             events = _profiled(timed, folder, count, [_FLUSHED] if attempt % 2 else [])
             break
@@ -168,7 +169,7 @@ def _profiled(timed: Timed, folder: Path, count: int, flags: Sequence[str]) -> l
     """
     profile, rows = folder / "stock.ireeprof", folder / "stock.jsonl"
     profiling = [f"--device_profiling_mode={_MODES}", f"--device_profiling_output={profile}", *flags]
-    _run("iree-benchmark-module", [*timed.flags, f"--benchmark_min_time={count}x", *profiling])
+    _run("iree-benchmark-module", [*timed.flags, f"--benchmark_min_time={count}x", *profiling], ahead=not flags)
     _run("iree-profile", ["export", "--format=ireeperf-jsonl", f"--output={rows}", str(profile)])
     parsed = [json.loads(row) for row in rows.open(encoding="utf-8")]
     events = [row for row in parsed if _is_call(row)]
@@ -213,10 +214,22 @@ def _ahead_of_others() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def _run(tool: str, arguments: Sequence[str]) -> str:
+def run_ahead_of_others(command: Sequence[str]) -> str:
+    """Run a command with real-time priority, if the system allows it, and return what it prints.
+
+    Raises:
+        Failed: its status is not 0.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=_ahead_of_others)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: status {done.returncode}: {done.stderr[-600:]}")
+    return done.stdout
+
+
+def _run(tool: str, arguments: Sequence[str], *, ahead: bool = True) -> str:
     command = [str(find_tool(tool)), *arguments]
-    ahead = _ahead_of_others if tool == "iree-benchmark-module" else None
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=ahead)
+    before = _ahead_of_others if ahead and tool == "iree-benchmark-module" else None
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=before)
     if done.returncode:
         raise Failed(f"{tool}: status {done.returncode}: {done.stderr[-600:]}")
     return done.stdout
