@@ -46,7 +46,7 @@ def find_overhead(graph: TraceGraph, headers: Sequence[RunHeader], scan_result: 
 def overhead_by_op(overhead: Iterable[Overhead]) -> dict[OpId, int]:
     """The overhead of each op in ns; several ops of one place have equal parts."""
     by_op: dict[OpId, int] = defaultdict(int)
-    for row in overhead:
+    for row in (row for row in overhead if row.ops):
         for op, amount in zip(row.ops, split_by_largest_remainder(row.total_ns, [1] * len(row.ops)), strict=True):
             by_op[op] += amount
     return dict(by_op)

@@ -104,12 +104,26 @@ class AttributeOptions(Options, Windowed):
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the report carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     by: (
-        Literal["op", "line", "source", "python", "function", "caller", "scope", "pass", "kernel", "site", "name"]
+        Literal[
+            "op",
+            "line",
+            "source",
+            "python",
+            "function",
+            "caller",
+            "scope",
+            "pass",
+            "kernel",
+            "site",
+            "name",
+            "overhead",
+        ]
         | None
     ) = option(
         None,
         "Rows of the text table. source: lines of your Python, or nodes of ONNX. caller: your innermost line outside "
-        "shared helper functions. pass: forward, backward.  [default: source for JAX, torch and ONNX, else op]",
+        "shared helper functions. pass: forward, backward. overhead: loops and other places between kernels.  "
+        "[default: source for JAX, torch and ONNX, else op]",
     )
     metrics: tuple[str, ...] = name_list(
         "Metrics of the text table; the first one ranks the rows.  [default: time and up to three others]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,7 +11,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
+from tracemap.attribution.model import (
+    Attribution,
+    MetricTotal,
+    OpResult,
+    Overhead,
+    OverheadPlace,
+    SiteResult,
+    TransferResult,
+)
+from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
@@ -25,7 +34,7 @@ from tracemap.map.query import (
     user_frames,
     user_frames_first,
 )
-from tracemap.reports.escaping import or_dash
+from tracemap.reports.escaping import file_line, op_line, or_dash
 from tracemap.runs.model import UNKNOWN_PARTS
 
 if TYPE_CHECKING:
@@ -69,6 +78,21 @@ def elapsed_breakdown_text(attribution: Attribution) -> str:
         return ""
     return f"events cover {format_share(duration.measured, elapsed)}"
 
+
+OVERHEAD_LABELS: Final[Mapping[OverheadPlace, str]] = {
+    OverheadPlace.LOOP: "loop",
+    OverheadPlace.CONDITIONAL: "conditional",
+    OverheadPlace.SUBMISSION: "between submissions",
+    OverheadPlace.DISPATCH: "between dispatches",
+    OverheadPlace.TRANSFER: "copies and fills",
+    OverheadPlace.CALL: "call boundary",
+    OverheadPlace.PROFILER: "profiler",
+    OverheadPlace.UNEXPLAINED: "not explained",
+}
+"""Short names of the places of overhead."""
+
+OVERHEAD_PARTS: Final = ("transfer", "allocation", "launch", "queue", "host", "other")
+"""Labels of the parts of an `Overhead`, in order."""
 
 ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")
 """Labels of the parts of elapsed time, in the order of `ElapsedParts`."""
@@ -131,6 +155,20 @@ class OpOccurrence(Record, frozen=True):
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
     attributed: Mapping[str, int]
+
+
+class ElapsedShare(Record, frozen=True):
+    """A part of the elapsed time of all measured invocations.
+
+    `kind`: `kernels`, `outliers`, or the place of overhead; `name`: the same for people, with the line of a loop.
+    """
+
+    kind: str
+    name: str
+    ns: int
+
+
+KERNELS: Final = "kernels"
 
 
 @dataclass(frozen=True)
@@ -303,6 +341,35 @@ class MapCosts:
     def scope_of(self, op: Op) -> str:
         """The scope of an op for tables: the first, and the number of others if several calls lead to the op."""
         return scope_text(self.graph, op)
+
+    def line_of(self, op: Op) -> tuple[str, str]:
+        """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model."""
+        frames = user_frames(self.graph, self.frames_of(op))
+        if frames:
+            return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
+        return op.node or op_line(op), ""
+
+    @cached_property
+    def overhead_of_op(self) -> Mapping[OpId, int]:
+        """Elapsed time without a kernel that belongs to an op, in ns."""
+        return overhead_by_op(self.attribution.overhead) if self.attribution else {}
+
+    def overhead_label(self, row: Overhead) -> str:
+        """The place of an overhead in a few words; with the line of a loop or conditional."""
+        label = OVERHEAD_LABELS[row.place]
+        if row.place in (OverheadPlace.LOOP, OverheadPlace.CONDITIONAL) and row.ops:
+            return f"{label} {self.line_of(self.graph.op_by_id[row.ops[0]])[0]}"
+        return label
+
+    def elapsed_shares(self) -> tuple[ElapsedShare, ...]:
+        """The elapsed time by kernels and the places of overhead, kernels first; empty if it is unknown."""
+        if self.attribution is None or not isinstance(self.attribution.run.elapsed.kernels_ns, int):
+            return ()
+        shares = Counter[tuple[str, str]]()
+        for row in self.attribution.overhead:
+            shares[row.place.value, self.overhead_label(row)] += row.total_ns
+        kernels = ElapsedShare(KERNELS, KERNELS, self.attribution.run.elapsed.kernels_ns)
+        return (kernels, *(ElapsedShare(kind, name, ns) for (kind, name), ns in shares.most_common()))
 
     def frames_of(self, op: Op) -> tuple[Frame, ...]:
         """The frames of an op, including the first call path that leads to it; the user's own frames come first."""

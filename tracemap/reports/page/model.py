@@ -9,16 +9,29 @@ from tracemap.core.codec import Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, format_mean
 from tracemap.options.results import Rule
+from tracemap.reports.cost_lookup import ElapsedShare
 from tracemap.reports.highlight import Coloured
 
 # ---- pictures; amounts are sums over the run, as below
 
 
-class ElapsedPart(Record, frozen=True):
-    """A part of the elapsed time of all measured invocations."""
+class OverheadRow(Record, frozen=True):
+    """A place of the host program that spent time without a kernel.
 
-    name: str
+    Attributes:
+        place: its name for people, with the line of a loop.
+        ops: its ops, as texts; empty if it belongs to none.
+        line: the source line of the first op.
+        gaps: number of gaps between kernels; unknown without them.
+        parts: the largest parts of its time, in words.
+    """
+
+    place: str
+    ops: str
+    line: str
+    gaps: Integer
     ns: int
+    parts: str
 
 
 class TreeNode(Record, frozen=True, array_like=True):
@@ -527,6 +540,8 @@ class PageData(Record, frozen=True):
         notices: reasons to doubt the costs, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
+        overhead: time between kernels by place, largest first.
+        invocations: their number, which means of the elapsed time divide by; 1 if it is unknown.
         lengths: histograms of calls by site.
         together: correlations by site.
     """
@@ -549,7 +564,9 @@ class PageData(Record, frozen=True):
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
-    elapsed: tuple[ElapsedPart, ...] = ()
+    elapsed: tuple[ElapsedShare, ...] = ()
+    overhead: tuple[OverheadRow, ...] = ()
+    invocations: int = 1
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
     timeline: Timeline | None = None

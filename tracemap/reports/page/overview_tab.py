@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead
 from tracemap.core.codec import record_from
-from tracemap.core.units import Integer, Unknown, format_ns, format_share
+from tracemap.core.units import Integer, Unknown, format_ns, format_share, join_names
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
 from tracemap.reports.advice import (
     basis,
@@ -27,7 +27,10 @@ from tracemap.reports.advice import (
 )
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
-    ELAPSED_PARTS,
+    KERNELS,
+    OVERHEAD_LABELS,
+    OVERHEAD_PARTS,
+    ElapsedShare,
     MapCosts,
     called_functions,
     elapsed_breakdown_text,
@@ -35,9 +38,9 @@ from tracemap.reports.cost_lookup import (
 from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
     Basis,
-    ElapsedPart,
     MetricBalance,
     OutcomeCount,
+    OverheadRow,
     PageCoverage,
     Roofline,
     RoofPoint,
@@ -45,7 +48,6 @@ from tracemap.reports.page.model import (
     amounts,
 )
 from tracemap.reports.views.ops import without_dialect
-from tracemap.runs.model import UNKNOWN_PARTS
 
 # ---- families: kinds of work by the names of ops, only for the colours of pictures
 #
@@ -246,27 +248,50 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "command", " ".join(run.command) or "–"
 
 
-def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
+def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
     """The parts of the elapsed time, which add up to it; empty if unknown.
 
     The outliers are a part of their own: the same part of the kernels' time as of the wall time of all calls.
     """
-    parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
-    if parts == UNKNOWN_PARTS:
-        return ()
-    times = {
-        name: part for name, part in zip(ELAPSED_PARTS, parts.values(), strict=True) if isinstance(part, int) and part
-    }
     wall = [result.metrics["duration_ns"] for result in costed.site_results.values() if "duration_ns" in result.metrics]
     outliers = sum(cost.outliers for cost in wall)
     calls_ns = sum(cost.total + cost.outliers for cost in wall)
     shown = []
-    for name, ns in times.items():
-        outliers_ns = ns * outliers // calls_ns if name == ELAPSED_PARTS[0] and calls_ns else 0
-        shown.append(ElapsedPart(name, ns - outliers_ns))
-        if outliers_ns:
-            shown.append(ElapsedPart("outliers", outliers_ns))
-    return tuple(shown)
+    for part in costed.elapsed_shares():
+        outliers_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
+        shown.append(ElapsedShare(part.kind, part.name, part.ns - outliers_ns))
+        shown.append(ElapsedShare("outliers", "outliers", outliers_ns))
+    return tuple(part for part in shown if part.ns)
+
+
+def invocations_of_elapsed(costed: MapCosts) -> int:
+    """The number of invocations in the elapsed time; 1 if unknown."""
+    iterations = costed.attribution.run.iterations if costed.attribution else 1
+    return iterations if isinstance(iterations, int) and iterations else 1
+
+
+_MOST_OVERHEAD: Final = 12
+"""Most rows of the table of the time between kernels."""
+
+
+def overhead_rows(costed: MapCosts) -> tuple[OverheadRow, ...]:
+    """The largest rows of the time between kernels."""
+    rows = costed.attribution.overhead if costed.attribution else ()
+    return tuple(_overhead_row(costed, row) for row in rows[:_MOST_OVERHEAD])
+
+
+def _overhead_row(costed: MapCosts, row: Overhead) -> OverheadRow:
+    ops = [costed.graph.op_by_id[op] for op in row.ops]
+    parts = sorted(zip(OVERHEAD_PARTS, row.parts, strict=True), key=lambda item: -item[1])
+    shown = [f"{name} {format_share(ns, row.total_ns)}" for name, ns in parts if ns and name != "other"]
+    return OverheadRow(
+        place=OVERHEAD_LABELS[row.place],
+        ops=join_names([f"{op.id} {op.name}" for op in ops], most=2),
+        line=costed.line_of(ops[0])[0] if ops else "",
+        gaps=row.count,
+        ns=row.total_ns,
+        parts=", ".join(shown),
+    )
 
 
 def coverage(costed: MapCosts) -> PageCoverage:

@@ -32,7 +32,6 @@ from tracemap.reports.advice import (
 )
 from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
-    ELAPSED_PARTS,
     EQUAL_MEMBERS,
     SPLIT_EVENLY,
     MapCosts,
@@ -41,7 +40,7 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
-from tracemap.reports.views.costs import LEAVE_METRIC, SHARE, TEXT, Column, Costs, Row, View
+from tracemap.reports.views.costs import LEAVE_METRIC, OVERHEAD, SHARE, TEXT, Column, Costs, Row, View
 from tracemap.reports.views.ops import LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 from tracemap.runs.model import UNKNOWN_PARTS
@@ -82,7 +81,7 @@ def print_costs(
     if table_only:
         _print_columns(terminal, "", _by_priority(chosen), chosen.rows, gap=False, advice=None)
         return
-    _print_run(terminal, costed.graph.module.name, attribution, totals=options.totals)
+    _print_run(terminal, costed, attribution, totals=options.totals)
     _print_view(terminal, chosen, costs, attribution)
     if options.by == "site":
         _print_slowest(terminal, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
@@ -100,7 +99,7 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     costs = selected_costs(attribution, options)
     chosen = select_from_view(costed, costs, options)
     terminal = console(out)
-    say_line(terminal, _elapsed_line(attribution, totals=False))
+    say_line(terminal, _elapsed_line(costed, attribution, totals=False))
     passes = select_from_view(costed, costs, AttributeOptions(by="pass")).rows
     if len(passes) > 1:
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
@@ -120,16 +119,17 @@ def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
     return tuple(column for column in chosen.columns if column.key in keys)
 
 
-def _print_run(terminal: Console, module: str, attribution: Attribution, *, totals: bool) -> None:
+def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:
     """Print the header: two lines, which a narrow terminal cuts."""
     run, functions = attribution.run, called_functions(attribution).partition(" ")[2]
     invocations = "invocations unknown" if isinstance(run.iterations, Unknown) else plural(run.iterations, "invocation")
     workers = "workers unknown" if isinstance(run.workers, Unknown) else plural(run.workers, "worker")
     say_line(
         terminal,
-        f"{module}: {functions} on {or_dash(run.device)}, {workers}, {invocations}, rule {attribution.rule.value}",
+        f"{costed.graph.module.name}: {functions} on {or_dash(run.device)}, {workers}, {invocations}, "
+        f"rule {attribution.rule.value}",
     )
-    say_line(terminal, _elapsed_line(attribution, totals=totals))
+    say_line(terminal, _elapsed_line(costed, attribution, totals=totals))
     say(terminal, "")
 
 
@@ -137,8 +137,8 @@ _SMALL_PERCENT: Final = 2
 """Parts of the elapsed time below this percentage are only in the balance."""
 
 
-def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
-    """The elapsed time and its largest parts."""
+def _elapsed_line(costed: MapCosts, attribution: Attribution, *, totals: bool) -> str:
+    """The elapsed time, and its largest parts: kernels, and the places that spent time without one."""
     run, mean_ns = attribution.run, mean_elapsed_ns(attribution)
     median_ns, elapsed_ns = run.invocation.median_ns, run.elapsed_ns
     if totals or isinstance(mean_ns, Unknown):
@@ -150,8 +150,7 @@ def _elapsed_line(attribution: Attribution, *, totals: bool) -> str:
     if isinstance(elapsed_ns, Unknown) or not elapsed_ns or run.elapsed == UNKNOWN_PARTS:
         explained = elapsed_breakdown_text(attribution)
     else:
-        parts = zip(ELAPSED_PARTS, run.elapsed.values(), strict=True)
-        percents = [(name, round(100 * part / elapsed_ns)) for name, part in parts if isinstance(part, int)]
+        percents = [(part.name, round(100 * part.ns / elapsed_ns)) for part in costed.elapsed_shares()]
         explained = ", ".join(f"{name} {percent} %" for name, percent in percents if percent >= _SMALL_PERCENT)
     return f"elapsed {time}" + (f": {explained}" if explained else "")
 
@@ -202,7 +201,8 @@ _UNCERTAIN_NOISE = (
 
 def _print_view(terminal: Console, chosen: ViewSelection, costs: Costs, attribution: Attribution) -> None:
     view, workers = chosen.view, attribution.run.workers
-    title = f"{view.noun[:1].upper()}{plural_of(view.noun)[1:]} by {costs.first.name}, {costs.basis()}"
+    ranked_by, basis = (OVERHEAD, costs.elapsed_basis()) if view.rank == OVERHEAD else (costs.first.name, costs.basis())
+    title = f"{view.noun[:1].upper()}{plural_of(view.noun)[1:]} by {ranked_by}, {basis}"
     _print_columns(terminal, title, _by_priority(chosen), chosen.rows, gap=False, advice="; select with --columns")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
     noise_legend = _UNCERTAIN_NOISE.format("" if workers == 1 else ", or with --serial")

@@ -124,6 +124,8 @@ class View:
 CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
 """Short names of time metrics: CPU time summed over workers, and wall time."""
 SHARE = "share"
+OVERHEAD: Final = "overhead_ns"
+"""Key of the column of elapsed time without a kernel."""
 _MOST_OTHERS = 3
 _LEADING = (INSTRUCTIONS, READ_MISSES, "DLmr", SAMPLES)
 """The most useful metrics of samples and of the simulated cache, in order."""
@@ -242,6 +244,15 @@ class Costs:
         unit, scale = display_unit(self.first)
         return Column(key, _heading(word, _plain(self.first)), unit, "/call", scale, leave)
 
+    def overhead(self, leave: int = NEVER) -> Column:
+        """A column of elapsed time without a kernel, per invocation or as sums."""
+        return Column(OVERHEAD, "overhead", "ns", divisor=self._elapsed_divisor, leave=leave)
+
+    @property
+    def _elapsed_divisor(self) -> int:
+        iterations = self.header.iterations
+        return iterations if isinstance(iterations, int) and iterations and not self.totals else 1
+
     def calls(self, leave: int) -> Column:
         """A column of calls, per invocation or as sums."""
         return Column("calls", "calls", "count", divisor=self.divisor(self.all_metrics[0]), leave=leave)
@@ -301,6 +312,11 @@ class Costs:
             instructions = amounts.get(per.name, 0)
             cells[key] = Fraction(1000 * amounts.get(misses.name, 0), instructions) if instructions else None
         return cells
+
+    def elapsed_basis(self) -> str:
+        """The basis of parts of the elapsed time, for the title of a table."""
+        invocations = self._elapsed_divisor
+        return f"per invocation, mean of {invocations:,}" if invocations > 1 else "sums of the whole run"
 
     def basis(self) -> str:
         """The basis of the numbers, for the title of a table: per invocation or sums."""

@@ -26,7 +26,7 @@ from tracemap.map.model import Op
 from tracemap.map.query import PASSES, python_frame
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import file_line, op_line, root_and_line
-from tracemap.reports.views.costs import CLOCKS, Cell, Column, Costs, LazyRow, Row, View, known_cell
+from tracemap.reports.views.costs import CLOCKS, OVERHEAD, Cell, Column, Costs, LazyRow, Row, View, known_cell
 from tracemap.runs.model import TIME_METRICS
 
 # ---- ops, alone or grouped by line or name
@@ -41,7 +41,7 @@ LOW_END: Final = "likely_low"
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 45, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
 LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_BOUNDS = 80, 81, 82
-LEAVE_PASSES = 55
+LEAVE_PASSES, LEAVE_OVERHEAD = 55, 58
 PASS: Final = Column("pass", "pass", leave=LEAVE_SCOPE + 1, least=8)
 
 _LINE = Column("line", "line", leave=LEAVE_LINE, least=12)
@@ -86,6 +86,7 @@ def by_op(costed: MapCosts, costs: Costs) -> View:
         costs.of_invocations("median_low", "median from", LEAVE_SPREAD + 3, usual=False),
         costs.of_invocations("median_high", "median to", LEAVE_SPREAD + 4, usual=False),
         costs.of_first("inclusive", "inclusive", LEAVE_INCLUSIVE),
+        costs.overhead(LEAVE_OVERHEAD),
         costs.of_first("low", "low", LEAVE_BOUNDS),
         costs.of_first("high", "high", LEAVE_BOUNDS),
     )
@@ -110,6 +111,7 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         PASS.key: costed.pass_text(op),
         "calls": known_cell(result.calls),
         "inclusive": cost.inclusive,
+        OVERHEAD: costed.overhead_of_op.get(op.id),
         "low": cost.low,
         "high": cost.high,
         **_known(cost.per_invocation),
@@ -132,12 +134,24 @@ def _likely(cost: OpCost) -> Mapping[str, Cell]:
 
 def by_line(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the model whose ops have costs."""
-    columns = (Column("line", "line", least=12), _NAMES, _SCOPE, _OPS, *costs.columns(), *pass_columns(costs))
+    columns = (
+        *(Column("line", "line", least=12), _NAMES, _SCOPE, _OPS),
+        *costs.columns(),
+        *pass_columns(costs),
+        costs.overhead(LEAVE_OVERHEAD),
+    )
     rows = []
     for ops in _grouped(costed, lambda op: (op.file, op.line)).values():
         scopes = dict.fromkeys(costed.scope_of(op) for op in ops)
-        rows.append({"line": op_line(ops[0]), "scope": and_more(list(scopes)), **_sum_cells(costed, costs, ops)})
+        own = {"line": op_line(ops[0]), "scope": and_more(list(scopes)), **overhead_cell(costed, ops)}
+        rows.append({**own, **_sum_cells(costed, costs, ops)})
     return View("line", columns, rows, costs.first.name)
+
+
+def overhead_cell(costed: MapCosts, ops: Iterable[Op]) -> Mapping[str, Cell]:
+    """The cell of the elapsed time without a kernel that belongs to ops; empty without any."""
+    amount = sum(costed.overhead_of_op.get(op.id, 0) for op in dict.fromkeys(ops))
+    return {OVERHEAD: amount} if amount else {}
 
 
 def by_name(costed: MapCosts, costs: Costs) -> View:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import PurePath
 
+from tracemap.attribution.model import Overhead
+from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Frame, Op
 from tracemap.map.query import pass_of, plain_scope, user_frames
-from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
+from tracemap.reports.cost_lookup import OVERHEAD_LABELS, OVERHEAD_PARTS, MapCosts, OpOccurrence
 from tracemap.reports.escaping import file_line, op_line, or_dash
-from tracemap.reports.views.costs import Column, Costs, Row, View
+from tracemap.reports.views.costs import OVERHEAD, PERCENT, SHARE, Cell, Column, Costs, Row, View
 from tracemap.reports.views.ops import (
     LEAVE_CALLS,
     LEAVE_INCLUSIVE,
     LEAVE_LINE,
+    LEAVE_OVERHEAD,
     LEAVE_SCOPE,
     and_more,
     names_of,
@@ -115,9 +119,11 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
         _OPS,
         *costs.columns(),
         *pass_columns(costs),
+        costs.overhead(LEAVE_OVERHEAD),
         _KERNELS,
     )
     sums, kernels = defaultdict[str, _Sum](_Sum), defaultdict[str, Counter[str]](Counter)
+    overhead = Counter[str]()
     functions: dict[str, str] = {}
     for reached in _measured(costed):
         line, function = source_of(costed, reached)
@@ -127,11 +133,17 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
             costs.first.name
         ]
         functions.setdefault(line, function)
+    for op_id, amount in costed.overhead_of_op.items():
+        line, function = costed.line_of(costed.graph.op_by_id[op_id])
+        overhead[line] += amount
+        functions.setdefault(line, function)
+        sums[line].ops[costed.graph.op_by_id[op_id]] += 0
     rows = [
         {
             **line_sum.row(costs),
             "line": line,
             "function": functions[line],
+            **({OVERHEAD: overhead[line]} if overhead[line] else {}),
             "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
         }
         for line, line_sum in sums.items()
@@ -148,6 +160,49 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
     if frames:
         return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
     return reached.op.node or op_line(reached.op), ""
+
+
+# ---- overhead
+
+
+def by_overhead(costed: MapCosts, costs: Costs) -> View:
+    """A row per loop, branch or other place of the host program: the elapsed time without a kernel there."""
+    total = costs.overhead()
+    columns = (
+        Column("place", "place", least=12),
+        Column("line", "line", leave=LEAVE_LINE, least=12),
+        _FUNCTION,
+        _NAMES,
+        Column("gaps", "gaps", "count", divisor=total.divisor, leave=LEAVE_CALLS),
+        Column("per_gap", "per gap", "ns", leave=LEAVE_CALLS - 1),
+        total,
+        Column(SHARE, "of elapsed", PERCENT),
+        *(
+            Column(name, name, "ns", divisor=total.divisor, leave=LEAVE_INCLUSIVE + index)
+            for index, name in enumerate(OVERHEAD_PARTS)
+        ),
+    )
+    rows = [_overhead_row(costed, row) for row in (costed.attribution.overhead if costed.attribution else ())]
+    return View("place", columns, rows, OVERHEAD)
+
+
+def _overhead_row(costed: MapCosts, row: Overhead) -> Row:
+    ops = [costed.graph.op_by_id[op] for op in row.ops]
+    line, function = costed.line_of(ops[0]) if ops else ("", "")
+    cells: dict[str, Cell] = {
+        "place": OVERHEAD_LABELS[row.place],
+        "line": line,
+        "function": function,
+        "names": names_of(dict.fromkeys(ops, 0)),
+        OVERHEAD: row.total_ns,
+        **{name: amount for name, amount in zip(OVERHEAD_PARTS, row.parts, strict=True) if amount},
+    }
+    if isinstance(row.count, int) and row.count:
+        cells |= {"gaps": row.count, "per_gap": Fraction(row.total_ns, row.count)}
+    elapsed_ns = costed.attribution.run.elapsed_ns if costed.attribution else UNKNOWN
+    if isinstance(elapsed_ns, int) and elapsed_ns:
+        cells[SHARE] = Fraction(100 * row.total_ns, elapsed_ns)
+    return cells
 
 
 # ---- callers

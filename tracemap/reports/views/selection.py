@@ -22,6 +22,7 @@ from tracemap.reports.views.python import (
     as_tree,
     by_caller,
     by_function,
+    by_overhead,
     by_pass,
     by_python,
     by_scope,
@@ -40,6 +41,7 @@ VIEWS: Mapping[str, Callable[[MapCosts, Costs], View]] = {
     "kernel": by_kernel,
     "site": by_site,
     "name": by_name,
+    "overhead": by_overhead,
 }
 """The function that makes a view, by the value of the option `by`."""
 

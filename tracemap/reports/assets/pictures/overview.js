@@ -16,11 +16,11 @@ function drawElapsed() {
   const box = byId("elapsed");
   if (!box) return;
   const whole = data.elapsed.reduce((sum, part) => sum + part.ns, 0);
-  const entries = data.elapsed.map((part) => ["part-" + part.name.replace(" ", "-"), part.name + " " + share(part.ns, whole)]);
+  const entries = data.elapsed.map((part) => ["part-" + part.kind, part.name + " " + share(part.ns, whole)]);
   const bars = entries.map(([style, words], at) => {
     const piece = make("i", style);
     piece.style.flexGrow = String(data.elapsed[at].ns);
-    piece.title = words + (data.elapsed[at].name === "outliers" ? ": kernel time above the outlier threshold (preemption, noise)" : "");
+    piece.title = words + (data.elapsed[at].kind === "outliers" ? ": kernel time above the outlier threshold (preemption, noise)" : "");
     return piece;
   });
   box.replaceChildren(make("div", "stack", ...bars), make("div", "legend", ...entries.map(legendKey)));
