@@ -399,6 +399,8 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
 }
 OF_SAMPLES: Final = ("likely_low", "likely_high", "uncertain")
 """Columns of runs with samples in kernels; `tests/attribution/test_kernel_lines.py` has tests of their own."""
+OF_OVERHEAD: Final = ("overhead_ns",)
+"""`tests/attribution/test_overhead.py` has tests of the time between kernels, and of the view of it."""
 
 # ---- columns
 
@@ -425,7 +427,8 @@ def columns() -> list[tuple[str, str]]:
     """The columns of all views: which there are depends on metrics alone."""
     with tempfile.TemporaryDirectory() as folder:
         result = attributed(Path(folder), made_rows())
-    return [(by, column.key) for by in VIEWS for column in view_of(by, result).columns if column.key not in OF_SAMPLES]
+    left_out = {*OF_SAMPLES, *OF_OVERHEAD}
+    return [(by, column.key) for by in EXPECTED for column in view_of(by, result).columns if column.key not in left_out]
 
 
 @pytest.mark.parametrize(("by", "key"), columns())

@@ -14,7 +14,7 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tests.released import embedded_libraries
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import ROOT
-from tracemap.attribution.model import Attribution, UnattributedReason, UnattributedRow
+from tracemap.attribution.model import Attribution, Overhead, OverheadPlace, UnattributedReason, UnattributedRow
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import InnerOperation, OpId, TraceGraph
 from tracemap.reports.html import asset
@@ -101,11 +101,12 @@ def test_outliers_are_a_cell_and_trees_have_all_that_was_measured() -> None:
 def test_outliers_are_a_part_of_the_elapsed_time() -> None:
     """The calls of kernels took 28 ns and 7 ns of outliers, so a fifth of the kernels' 100 ns is outliers."""
     parts = structs.replace(UNKNOWN_PARTS, kernels_ns=100, queue_ns=30)
-    late = with_outliers(COSTS, 7)
-    elapsed = page_of(GRAPH, replace(late, run=structs.replace(late.run, elapsed=parts))).data.elapsed
-    assert [(part.name, part.ns) for part in elapsed] == [("kernels", 80), ("outliers", 20), ("queue", 30)]
-    steady = page_of(GRAPH, replace(COSTS, run=structs.replace(COSTS.run, elapsed=parts))).data.elapsed
-    assert [(part.name, part.ns) for part in steady] == [("kernels", 100), ("queue", 30)]
+    late, overhead = with_outliers(COSTS, 7), (Overhead(OverheadPlace.CALL, (), 2, queue_ns=30),)
+    run = structs.replace(late.run, elapsed=parts, elapsed_ns=130)
+    elapsed = page_of(GRAPH, replace(late, run=run, overhead=overhead)).data.elapsed
+    assert [(part.name, part.ns) for part in elapsed] == [("kernels", 80), ("outliers", 20), ("call boundary", 30)]
+    steady = page_of(GRAPH, replace(COSTS, run=run, overhead=overhead)).data.elapsed
+    assert [(part.name, part.ns) for part in steady] == [("kernels", 100), ("call boundary", 30)]
 
 
 def test_a_map_alone_has_no_pictures() -> None:

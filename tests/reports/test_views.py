@@ -407,7 +407,7 @@ def test_passes_add_up(by: str, fixed: Built) -> None:
 
 def test_golden_files_are_of_all_views() -> None:
     """Commands have golden files of their own beside them."""
-    assert len(VIEWS) == 11
+    assert len(VIEWS) == 12
     assert {f"attribute-{view}" for view in VIEWS} <= {path.stem for path in GOLD.glob("*.txt")}
 
 

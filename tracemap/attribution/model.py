@@ -298,6 +298,7 @@ class OverheadPlace(enum.StrEnum):
     DISPATCH = "dispatch"
     TRANSFER = "copies-and-fills"
     CALL = "call-boundary"
+    OUTLIERS = "outliers"
     PROFILER = "profiler"
     UNEXPLAINED = "unexplained"
 
@@ -309,6 +310,7 @@ OVERHEAD_TEXTS: Mapping[OverheadPlace, str] = {
     OverheadPlace.DISPATCH: "dispatch: between two dispatches of one submission",
     OverheadPlace.TRANSFER: "copies and fills: timed, or in a submission between its dispatches",
     OverheadPlace.CALL: "call boundary: before the first and after the last kernel of an invocation",
+    OverheadPlace.OUTLIERS: "outliers: time of gaps above their outlier threshold (preemption, noise)",
     OverheadPlace.PROFILER: "profiler: it wrote its data",
     OverheadPlace.UNEXPLAINED: "unexplained: the run does not say what happened",
 }

@@ -131,14 +131,18 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
         ledger.counts[key] += gap.count
         for part, amount in _amounts(gap, tail_ns + head_ns):
             ledger.add(key, part, amount)
+        for part, amount in zip(_PARTS_OF_GAPS, gap.outliers_ns, strict=True):
+            ledger.add((OverheadPlace.OUTLIERS, ()), part, amount)
     return ledger
 
 
+_PARTS_OF_GAPS: Final = (_ALLOCATION, _LAUNCH, _QUEUE, _HOST)
+
+
 def _amounts(gap: Gap, moves_ns: int) -> Iterator[tuple[int, int]]:
-    yield _ALLOCATION, gap.allocation_ns
-    yield _LAUNCH, gap.launch_ns - moves_ns
-    yield _QUEUE, gap.queue_ns
-    yield _HOST, gap.host_ns
+    """The parts of a gap without its copies and fills, by index."""
+    amounts = (gap.allocation_ns, gap.launch_ns - moves_ns, gap.queue_ns, gap.host_ns)
+    return zip(_PARTS_OF_GAPS, amounts, strict=True)
 
 
 def _place(targets: Sequence[Target], number: int) -> str:

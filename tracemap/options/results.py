@@ -121,9 +121,10 @@ class AttributeOptions(Options, Windowed):
         | None
     ) = option(
         None,
-        "Rows of the text table. source: lines of your Python, or nodes of ONNX. caller: your innermost line outside "
-        "shared helper functions. pass: forward, backward. overhead: loops and other places between kernels.  "
-        "[default: source for JAX, torch and ONNX, else op]",
+        "Rows of the text table: op, line, source (lines of your Python, or nodes of ONNX), python, function, caller "
+        "(your innermost line outside shared helper functions), scope, pass (forward, backward), kernel, site, name, "
+        "or overhead (loops and other places between kernels).  [default: source for JAX, torch and ONNX, else op]",
+        metavar="VIEW",
     )
     metrics: tuple[str, ...] = name_list(
         "Metrics of the text table; the first one ranks the rows.  [default: time and up to three others]",

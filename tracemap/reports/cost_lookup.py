@@ -22,7 +22,7 @@ from tracemap.attribution.model import (
 )
 from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
-from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
+from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
 from tracemap.map.query import (
     PASSES,
@@ -86,6 +86,7 @@ OVERHEAD_LABELS: Final[Mapping[OverheadPlace, str]] = {
     OverheadPlace.DISPATCH: "between dispatches",
     OverheadPlace.TRANSFER: "copies and fills",
     OverheadPlace.CALL: "call boundary",
+    OverheadPlace.OUTLIERS: "outliers",
     OverheadPlace.PROFILER: "profiler",
     OverheadPlace.UNEXPLAINED: "not explained",
 }
@@ -169,6 +170,8 @@ class ElapsedShare(Record, frozen=True):
 
 
 KERNELS: Final = "kernels"
+_NOTABLE_OVERHEAD: Final = 0.02
+"""Least part of the elapsed time that the overhead of an op must have for a column of its own."""
 
 
 @dataclass(frozen=True)
@@ -353,6 +356,13 @@ class MapCosts:
     def overhead_of_op(self) -> Mapping[OpId, int]:
         """Elapsed time without a kernel that belongs to an op, in ns."""
         return overhead_by_op(self.attribution.overhead) if self.attribution else {}
+
+    @property
+    def has_notable_overhead(self) -> bool:
+        """Whether a notable part of the elapsed time is overhead of a single op."""
+        elapsed_ns = self.attribution.run.elapsed_ns if self.attribution else UNKNOWN
+        largest = max(self.overhead_of_op.values(), default=0)
+        return isinstance(elapsed_ns, int) and largest > _NOTABLE_OVERHEAD * elapsed_ns
 
     def overhead_label(self, row: Overhead) -> str:
         """The place of an overhead in a few words; with the line of a loop or conditional."""

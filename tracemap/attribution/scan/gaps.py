@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
+from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
 from tracemap.core.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Gap:
     """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
 
     `same_submission`: both are of one submission. `tail_ns` and `head_ns`: the parts of `launch_ns` after the last
-    dispatch of a submission, and before the first one of the next.
+    dispatch of a submission, and before the first one of the next. `outliers_ns`: time of gaps above their outlier
+    threshold, by the four parts; these are without it.
     """
 
     before: int
@@ -59,6 +61,7 @@ class Gap:
     host_ns: int
     tail_ns: int
     head_ns: int
+    outliers_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,18 @@ class Gaps:
     invocations: Integer
 
 
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Whether the time of gaps above their outlier threshold is separate, and whether the runs are noisy."""
+
+    enabled: bool
+    noisy: bool
+
+
 NO_GAPS: Final = Gaps((), {}, UNKNOWN)
 
 
-def run_gaps(source: Source, event_lookups: Sequence[Lookup]) -> Gaps:
+def run_gaps(source: Source, event_lookups: Sequence[Lookup], outliers: Outliers) -> Gaps:
     """The gaps of a run; none if its rows have no times.
 
     Raises:
@@ -90,10 +101,11 @@ def run_gaps(source: Source, event_lookups: Sequence[Lookup]) -> Gaps:
     step = -(-rows // _MOST_ROWS)
     chosen = f"(invocation - {first}) % {step} = 0" if step > 1 and invocations >= step else "true"
     columns = source.tables.columns(_ROWS.format(chosen=chosen, **clauses(source, event_lookups)))
-    return _summed(columns, len(list(source.targets)), UNKNOWN if first is None else -(-invocations // step))
+    known = UNKNOWN if first is None else -(-invocations // step)
+    return _summed(columns, len(list(source.targets)), known, outliers)
 
 
-def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer) -> Gaps:
+def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer, outliers: Outliers) -> Gaps:
     import numpy as np
 
     is_active = rows["kind"] <= _TRANSFER
@@ -107,7 +119,7 @@ def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer) -> G
     lengths = pairs["end"] - pairs["begin"]
     is_gap = lengths > 0
     pairs = {name: column[is_gap] for name, column in pairs.items()}
-    return Gaps(tuple(_gaps(rows, active, pairs, targets)), transfers, invocations)
+    return Gaps(tuple(_gaps(rows, active, pairs, targets, outliers)), transfers, invocations)
 
 
 _EARLIEST: Final = -(1 << 62)
@@ -149,7 +161,11 @@ def _pairs(
 
 
 def _gaps(
-    rows: Mapping[str, Column], active: Mapping[str, Column], pairs: Mapping[str, Column], targets: int
+    rows: Mapping[str, Column],
+    active: Mapping[str, Column],
+    pairs: Mapping[str, Column],
+    targets: int,
+    outliers: Outliers,
 ) -> list[Gap]:
     import numpy as np
 
@@ -167,22 +183,70 @@ def _gaps(
     submissions = rows["submission"][executes][order]
     last = _value_at(submissions, rows["end"][executes][order], submission_before, begin)
     start = _value_at(submissions, rows["begin"][executes][order], submission_after, end)
-    tail = np.where(is_same, 0, np.clip(np.minimum(last, end) - begin, 0, launch))
-    head = np.where(is_same, 0, np.clip(end - np.maximum(start, begin), 0, launch - tail))
     target_before, target_after = (np.where(at < 0, EDGE, active["target"][at]) for at in (before, after))
     width = targets - EDGE
     keys = ((target_before - EDGE) * width + (target_after - EDGE)) * 2 + is_same
     unique, positions = np.unique(keys, return_inverse=True)
+    numbers = rows["invocation"][np.searchsorted(rows["begin"], begin, side="right") - 1]
+    excess = _excess(end - begin, positions, numbers, outliers)
+    whole = np.stack((allocation, launch, queue, host))
+    parts = _without(excess, whole)
+    launch = parts[1]
+    tail = np.where(is_same, 0, np.clip(np.minimum(last, end) - begin, 0, launch))
+    head = np.where(is_same, 0, np.clip(end - np.maximum(start, begin), 0, launch - tail))
     totals = [
         np.bincount(positions, weights=column, minlength=len(unique))
-        for column in (np.ones(len(keys)), allocation, launch, queue, host, tail, head)
+        for column in (np.ones(len(keys)), *parts, tail, head, *(whole - parts))
     ]
     gaps = []
     for key, *sums in zip(unique.tolist(), *(total.astype(np.int64).tolist() for total in totals), strict=True):
         places, same = divmod(key, 2)
         first, second = divmod(places, width)
-        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), *sums))
+        count, *own, tail_ns, head_ns = sums[:7]
+        parts_ns = dict(zip(("allocation_ns", "launch_ns", "queue_ns", "host_ns"), own, strict=True))
+        ends_ns = {"tail_ns": tail_ns, "head_ns": head_ns, "outliers_ns": tuple(sums[7:])}
+        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), count, **parts_ns, **ends_ns))
     return gaps
+
+
+def _excess(lengths: Column, groups: Column, invocations: Column, outliers: Outliers) -> Column:
+    """The time of each gap above the outlier threshold of gaps of its group (see `outliers`)."""
+    import numpy as np
+
+    excess = np.zeros(len(lengths), dtype=np.int64)
+    if not outliers.enabled:
+        return excess
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(members) >= FEWEST:
+            threshold = _threshold(lengths[members], invocations[members], noisy=outliers.noisy)
+            excess[members] = np.maximum(0, lengths[members] - threshold)
+    return excess
+
+
+def _threshold(lengths: Column, invocations: Column, *, noisy: bool) -> int:
+    import numpy as np
+
+    threshold = threshold_of_values(lengths, noisy=noisy)
+    above = lengths > threshold
+    calls = len(np.unique(invocations))
+    recurs = len(lengths) > calls and 10 * len(np.unique(invocations[above])) >= 9 * calls
+    if recurs and np.count_nonzero(above) >= FEWEST:  # such as the first trip of a loop: no noise
+        return threshold_of_values(lengths[above], noisy=noisy)
+    return threshold
+
+
+def _without(excess: Column, parts: Column) -> Column:
+    """Parts of gaps without their time above the threshold, which was spent in the largest parts first."""
+    import numpy as np
+
+    order = np.argsort(-parts, axis=0, kind="stable")
+    ranked = np.take_along_axis(parts, order, axis=0)
+    reached = np.cumsum(ranked, axis=0)
+    left = np.maximum(0, reached - excess) - np.maximum(0, reached - ranked - excess)
+    without = np.empty_like(parts)
+    np.put_along_axis(without, order, left, axis=0)
+    return without
 
 
 def _value_at(keys: Column, values: Column, wanted: Column, default: Column) -> Column:

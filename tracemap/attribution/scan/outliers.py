@@ -5,12 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.rows import START, Resolved
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # ---- outliers
 #
@@ -112,6 +116,24 @@ SELECT groups.target, count(*), {sums}
 FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
 WHERE {any_above} GROUP BY groups.target ORDER BY groups.target
 """
+
+
+def threshold_of_values(values: npt.NDArray[Any], *, noisy: bool) -> int:
+    """The outlier threshold of values, at least one; `noisy`: more than a quarter of them may be outliers."""
+    threshold = _of_ordered(values, noisy=noisy)
+    for _ in range(_MOST_TIMES if noisy else 0):
+        below = values[values <= threshold]
+        if 10 * (len(values) - len(below)) <= len(values):
+            break
+        threshold = min(threshold, _of_ordered(below, noisy=noisy))
+    return threshold
+
+
+def _of_ordered(values: npt.NDArray[Any], *, noisy: bool) -> int:
+    import numpy as np
+
+    q1, median, q3 = (int(value) for value in np.quantile(values, THRESHOLD_FRACTIONS, method="inverted_cdf"))
+    return median + DISTANCES * (median - q1) if noisy else q3 + (q3 - q1) * 3 // 2
 
 
 def threshold_of(ordered: Sequence[str], *, noisy: bool) -> str:

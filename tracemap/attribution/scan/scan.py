@@ -11,7 +11,7 @@ from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.model import SlowCall
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
-from tracemap.attribution.scan.gaps import Gaps, run_gaps
+from tracemap.attribution.scan.gaps import Gaps, Outliers, run_gaps
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
@@ -89,6 +89,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     # Events are read under all canonical names, so one run with the column is enough.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
+    # Means of calls differ only by rounding, not by waits.
+    enabled = not keep_outliers and not _has_note(runs, MEANS_ONLY)
     for run in runs:
         source = source_of(graph, run, tables.for_run(run), targets)
         event_lookups, step_lookups = lookups(source)
@@ -100,15 +102,13 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         add_events(source, event_lookups, resolved)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
-        gaps.append(run_gaps(source, event_lookups))
+        gaps.append(run_gaps(source, event_lookups, Outliers(enabled, is_noisy(runs))))
         sources.append(source)
     all_invocations = invocations(tables, _idle(runs, resolved))
     # Calls of several places are several variants. Only invocations show which of them recur.
     ambiguous = [
         number for number, target in enumerate(targets) if not target.exact and all_invocations.count is UNKNOWN
     ]
-    # Means of calls differ only by rounding, not by waits.
-    enabled = not keep_outliers and not _has_note(runs, MEANS_ONLY)
     by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_noisy(runs)))
     untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)

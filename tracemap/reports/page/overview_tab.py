@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead, OverheadPlace
 from tracemap.core.codec import record_from
 from tracemap.core.units import Integer, Unknown, format_ns, format_share, join_names
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
@@ -256,11 +256,13 @@ def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:
     wall = [result.metrics["duration_ns"] for result in costed.site_results.values() if "duration_ns" in result.metrics]
     outliers = sum(cost.outliers for cost in wall)
     calls_ns = sum(cost.total + cost.outliers for cost in wall)
-    shown = []
+    outliers_ns, shown = 0, []
     for part in costed.elapsed_shares():
-        outliers_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
-        shown.append(ElapsedShare(part.kind, part.name, part.ns - outliers_ns))
-        shown.append(ElapsedShare("outliers", "outliers", outliers_ns))
+        own_ns = part.ns * outliers // calls_ns if part.kind == KERNELS and calls_ns else 0
+        own_ns = part.ns if part.kind == OverheadPlace.OUTLIERS else own_ns
+        outliers_ns += own_ns
+        shown.append(ElapsedShare(part.kind, part.name, part.ns - own_ns))
+    shown.insert(1, ElapsedShare("outliers", "outliers", outliers_ns))
     return tuple(part for part in shown if part.ns)
 
 

@@ -244,9 +244,9 @@ class Costs:
         unit, scale = display_unit(self.first)
         return Column(key, _heading(word, _plain(self.first)), unit, "/call", scale, leave)
 
-    def overhead(self, leave: int = NEVER) -> Column:
+    def overhead(self, leave: int = NEVER, *, usual: bool = True) -> Column:
         """A column of elapsed time without a kernel, per invocation or as sums."""
-        return Column(OVERHEAD, "overhead", "ns", divisor=self._elapsed_divisor, leave=leave)
+        return Column(OVERHEAD, "overhead", "ns", divisor=self._elapsed_divisor, leave=leave, usual=usual)
 
     @property
     def _elapsed_divisor(self) -> int:

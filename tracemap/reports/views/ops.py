@@ -86,7 +86,7 @@ def by_op(costed: MapCosts, costs: Costs) -> View:
         costs.of_invocations("median_low", "median from", LEAVE_SPREAD + 3, usual=False),
         costs.of_invocations("median_high", "median to", LEAVE_SPREAD + 4, usual=False),
         costs.of_first("inclusive", "inclusive", LEAVE_INCLUSIVE),
-        costs.overhead(LEAVE_OVERHEAD),
+        costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
         costs.of_first("low", "low", LEAVE_BOUNDS),
         costs.of_first("high", "high", LEAVE_BOUNDS),
     )
@@ -138,7 +138,7 @@ def by_line(costed: MapCosts, costs: Costs) -> View:
         *(Column("line", "line", least=12), _NAMES, _SCOPE, _OPS),
         *costs.columns(),
         *pass_columns(costs),
-        costs.overhead(LEAVE_OVERHEAD),
+        costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
     )
     rows = []
     for ops in _grouped(costed, lambda op: (op.file, op.line)).values():

@@ -119,7 +119,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
         _OPS,
         *costs.columns(),
         *pass_columns(costs),
-        costs.overhead(LEAVE_OVERHEAD),
+        costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
         _KERNELS,
     )
     sums, kernels = defaultdict[str, _Sum](_Sum), defaultdict[str, Counter[str]](Counter)
@@ -133,7 +133,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
             costs.first.name
         ]
         functions.setdefault(line, function)
-    for op_id, amount in costed.overhead_of_op.items():
+    for op_id, amount in () if costed.passes else costed.overhead_of_op.items():
         line, function = costed.line_of(costed.graph.op_by_id[op_id])
         overhead[line] += amount
         functions.setdefault(line, function)
@@ -169,14 +169,14 @@ def by_overhead(costed: MapCosts, costs: Costs) -> View:
     """A row per loop, branch or other place of the host program: the elapsed time without a kernel there."""
     total = costs.overhead()
     columns = (
-        Column("place", "place", least=12),
+        Column("place", "place", least=10),
         Column("line", "line", leave=LEAVE_LINE, least=12),
         _FUNCTION,
         _NAMES,
         Column("gaps", "gaps", "count", divisor=total.divisor, leave=LEAVE_CALLS),
         Column("per_gap", "per gap", "ns", leave=LEAVE_CALLS - 1),
         total,
-        Column(SHARE, "of elapsed", PERCENT),
+        Column(SHARE, "of elapsed", PERCENT, leave=LEAVE_LINE - 1),
         *(
             Column(name, name, "ns", divisor=total.divisor, leave=LEAVE_INCLUSIVE + index)
             for index, name in enumerate(OVERHEAD_PARTS)
