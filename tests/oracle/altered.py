@@ -214,11 +214,11 @@ def alterations() -> Iterator[Alteration]:
     """All of them."""
     usual = {"a": 512, "b": 256, "c": 1024, "d": 128}
     yield from _altered(
-        "chain", chain, usual, {"a": (256, 1024, 0), "b": (128,), "c": (512, 0), "d": (512,)}, whole=True
+        "chain", chain, usual, {"a": (320, 896, 0), "b": (160,), "c": (640, 0), "d": (384,)}, whole=True
     )
     # The longest branch takes most of the time on two workers; shorter ones run next to it.
-    wide = {"long": 16384, "middle": 8192, "short": 4096, "last": 4096}
-    yield from _altered("branches", branches, wide, {"long": (8192, 32768), "middle": (4096, 0), "short": (12288,)})
+    wide = {"long": 16384, "middle": 8192, "short": 4096, "last": 3072}
+    yield from _altered("branches", branches, wide, {"long": (9216, 32768), "middle": (5120, 0), "short": (12288,)})
     sums = {"x": 16384, "y": 32768, "z": 8192, "last": 1024}
     yield from _altered("sums", branches_joined, sums, {"x": (0,), "y": (16384,), "last": (512, 2048)})
     rows = {"x": 256, "y": 512}

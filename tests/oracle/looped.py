@@ -61,7 +61,15 @@ def scan(trips: int, unroll: int = 0) -> Looped:
         unrolled = [*head, *steps, f"    return %h{trips} : {_STATE}", "  }", *_cell(), "}"]
     inputs = (_WEIGHT_INPUT, _WEIGHT_INPUT, f"{trips}x{ROWS}x{WIDTH}xf32=0.5")
     name = f"scan of {trips:,} trips" + (f", with unroll={unroll}" if unroll else "")
-    return _looped(name, f"scan{trips}", rolled, unrolled, inputs, removed=1 - 1 / unroll if unroll else 1.0)
+    return _looped(
+        name,
+        f"scan{trips}",
+        rolled,
+        unrolled,
+        inputs,
+        removed=1 - 1 / unroll if unroll else 1.0,
+        calls=2 * trips if unroll else 0,
+    )
 
 
 def _scanned(sequence: str, trips: int, unroll: int) -> Iterator[str]:
@@ -325,9 +333,10 @@ def _looped(
     inputs: Sequence[str],
     lines: Sequence[int] = (),
     removed: float = 1.0,
+    calls: int = 0,
 ) -> Looped:
     found = tuple(lines) or _lines(rolled, "stablehlo.while")
     assert found, f"{name}: no loop in the text"
-    before = Program(stem, "\n".join(rolled) + "\n", tuple(inputs))
-    after = Program(f"{stem}_without", "\n".join(unrolled) + "\n", tuple(inputs))
+    before = Program(stem, "\n".join(rolled) + "\n", tuple(inputs), calls=calls)
+    after = Program(f"{stem}_without", "\n".join(unrolled) + "\n", tuple(inputs), calls=calls)
     return Looped(name, before, after, found, removed)

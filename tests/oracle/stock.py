@@ -30,7 +30,7 @@ _REPETITIONS: Final = 3
 _MODES: Final = "queue-events,host-execution,executable-metadata"
 _FLUSHED: Final = "--device_profiling_flush_interval_ms=1"
 """Without it, long invocations overflow the profiler's buffers."""
-_ATTEMPTS: Final = 6
+_LONG_INVOCATIONS: Final = 4
 _PROFILED_NS: Final = 150_000_000
 """Time for the profiled invocations of a process."""
 
@@ -45,6 +45,8 @@ class Program:
     compile_flags: tuple[str, ...] = ()
     run_flags: tuple[str, ...] = ()
     function: str = "main"
+    calls: int = 0
+    """Calls of kernels per invocation, for a program with more of them than the profiler keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,15 @@ def _profile(timed: Timed, folder: Path, kernels: Kernels) -> None:
     """Add a process's times to those of others; a first quarter of its invocations warms up."""
     invocation_ns = _time(timed, 0.02)
     count = int(min(2000, max(8, _PROFILED_NS / invocation_ns)))
-    for attempt in range(_ATTEMPTS):
-        count = max(4, count // 2) if attempt else count
-        try:
-            events = _profiled(timed, folder, count, [_FLUSHED] if attempt % 2 else [])
-            break
-        except Failed:
-            if attempt == _ATTEMPTS - 1:
-                raise
+    if timed.program.calls:
+        # Those that the profiler keeps stand for all.
+        kept = _profiled(timed, folder, _LONG_INVOCATIONS, [_FLUSHED])
+        calls_ns = _without_outliers([int(row["duration_ns"]) for row in kept])
+        kernels.wall_ns.append(statistics.fmean(calls_ns) * timed.program.calls)
+        return
+    events = _profiled(timed, folder, count, [])
+    if len(events) % count:
+        raise Failed(f"{timed.program.name}: {len(events)} calls of kernels in {count} invocations: some were lost")
     # Each invocation makes the same calls, so equal parts of the events are invocations.
     size = len(events) // count
     invocations = [events[first : first + size] for first in range(0, len(events), size)] if size else [[]]
@@ -162,19 +165,12 @@ def _profile(timed: Timed, folder: Path, kernels: Kernels) -> None:
 
 
 def _profiled(timed: Timed, folder: Path, count: int, flags: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The calls of kernels in a process, by their starts.
-
-    Raises:
-        Failed: the profiler lost some.
-    """
+    """The calls of kernels in a process, by their starts."""
     profile, rows = folder / "stock.ireeprof", folder / "stock.jsonl"
     profiling = [f"--device_profiling_mode={_MODES}", f"--device_profiling_output={profile}", *flags]
     _run("iree-benchmark-module", [*timed.flags, f"--benchmark_min_time={count}x", *profiling], ahead=not flags)
     _run("iree-profile", ["export", "--format=ireeperf-jsonl", f"--output={rows}", str(profile)])
-    parsed = [json.loads(row) for row in rows.open(encoding="utf-8")]
-    events = [row for row in parsed if _is_call(row)]
-    if len(events) % count or any(row.get("record_type") == "diagnostic" for row in parsed):
-        raise Failed(f"{timed.program.name}: the profiler lost some of {len(events)} calls in {count} invocations")
+    events = [row for row in map(json.loads, rows.open(encoding="utf-8")) if _is_call(row)]
     return sorted(events, key=lambda row: int(row["start_host_time_ns"]))
 
 
