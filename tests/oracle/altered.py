@@ -17,7 +17,7 @@ from tests.oracle.stock import Program
 class Alteration:
     """A program before and after; `line`: that of the op whose kernel is altered; `removed`: the kernel is gone.
 
-    `whole`: the prediction is asked for the kernel, whose time is measured, not only for the op of this line.
+    `whole`: the prediction is asked for the kernel with all its ops, not only for the op of this line.
     """
 
     name: str
@@ -235,4 +235,4 @@ def _altered(
         for length in lengths:
             after, _ = maker(f"{name}_{mark}_{length}", {**usual, mark: length})
             shown = f"{name}: {mark} " + (f"{usual[mark]} to {length}" if length else "removed")
-            yield Alteration(shown, before, after, marks[mark], removed=not length, whole=whole and bool(length))
+            yield Alteration(shown, before, after, marks[mark], removed=not length, whole=whole)

@@ -332,6 +332,7 @@ def _looped(
     unrolled: Sequence[str],
     inputs: Sequence[str],
     lines: Sequence[int] = (),
+    *,
     removed: float = 1.0,
     calls: int = 0,
 ) -> Looped:

@@ -71,11 +71,14 @@ def _overhead_bound() -> Iterator[Planted]:
         "%x: tensor<1x64xf32>, %a: tensor<64x128xf32>, %b: tensor<128x64xf32>, %c: tensor<64x10xf32>",
         "tensor<1x10xf32>",
         """
-        %0 = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0] : (tensor<1x64xf32>, tensor<64x128xf32>) -> tensor<1x128xf32>
+        %0 = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0]
+          : (tensor<1x64xf32>, tensor<64x128xf32>) -> tensor<1x128xf32>
         %1 = stablehlo.tanh %0 : tensor<1x128xf32>
-        %2 = stablehlo.dot_general %1, %b, contracting_dims = [1] x [0] : (tensor<1x128xf32>, tensor<128x64xf32>) -> tensor<1x64xf32>
+        %2 = stablehlo.dot_general %1, %b, contracting_dims = [1] x [0]
+          : (tensor<1x128xf32>, tensor<128x64xf32>) -> tensor<1x64xf32>
         %3 = stablehlo.tanh %2 : tensor<1x64xf32>
-        %4 = stablehlo.dot_general %3, %c, contracting_dims = [1] x [0] : (tensor<1x64xf32>, tensor<64x10xf32>) -> tensor<1x10xf32>
+        %4 = stablehlo.dot_general %3, %c, contracting_dims = [1] x [0]
+          : (tensor<1x64xf32>, tensor<64x10xf32>) -> tensor<1x10xf32>
         return %4 : tensor<1x10xf32>
         """,
         ("1x64xf32=0.1", "64x128xf32=0.1", "128x64xf32=0.1", "64x10xf32=0.1"),
@@ -92,7 +95,8 @@ def _overhead_bound() -> Iterator[Planted]:
         %e = tensor.empty() : tensor<48x48xf32>
         %r = scf.for %i = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<48x48xf32>) {
           %f = linalg.fill ins(%zero : f32) outs(%e : tensor<48x48xf32>) -> tensor<48x48xf32>
-          %m = linalg.matmul ins(%h, %w : tensor<48x48xf32>, tensor<48x48xf32>) outs(%f : tensor<48x48xf32>) -> tensor<48x48xf32>
+          %m = linalg.matmul ins(%h, %w : tensor<48x48xf32>, tensor<48x48xf32>)
+            outs(%f : tensor<48x48xf32>) -> tensor<48x48xf32>
           scf.yield %m : tensor<48x48xf32>
         }
         return %r : tensor<48x48xf32>
@@ -146,7 +150,8 @@ def _missed_fusion() -> Iterator[Planted]:
             f"%x: tensor<512x64xf32>, %w: tensor<64x768xf32>, %b: {row}",
             kind,
             f"""
-            %m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<512x64xf32>, tensor<64x768xf32>) -> {kind}
+            %m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              : (tensor<512x64xf32>, tensor<64x768xf32>) -> {kind}
             {cut}
             %c = stablehlo.broadcast_in_dim %b, dims = [1] : ({row}) -> {kind}
             %s = stablehlo.add {"%p" if barrier else "%m"}, %c : {kind}
@@ -239,7 +244,8 @@ def _layout_copy() -> Iterator[Planted]:
             f"tensor<1536x16xf32>, {other}",
             f"""
             {line}
-            %m = stablehlo.dot_general {source}, %w, contracting_dims = [1] x [0] : ({given}, tensor<1024x16xf32>) -> tensor<1536x16xf32>
+            %m = stablehlo.dot_general {source}, %w, contracting_dims = [1] x [0]
+              : ({given}, tensor<1024x16xf32>) -> tensor<1536x16xf32>
             %s = stablehlo.add %m, %y : tensor<1536x16xf32>
             %n = stablehlo.negate {source} : {given}
             return %s, %n : tensor<1536x16xf32>, {given}
@@ -335,7 +341,9 @@ def _strided_reads() -> Iterator[Planted]:
             size,
             f"""
             %e = tensor.empty() : {size}
-            %r = linalg.generic {{indexing_maps = [{maps[0 if strided else 1]}, {maps[1]}], iterator_types = ["parallel", "parallel"]}} ins(%x : {size}) outs(%e : {size}) {{
+            %r = linalg.generic {{indexing_maps = [{maps[0 if strided else 1]}, {maps[1]}],
+              iterator_types = ["parallel", "parallel"]}} ins(%x : {size})
+              outs(%e : {size}) {{
             ^bb0(%v: f32, %o: f32): %c = arith.constant 3.0 : f32 %s = arith.mulf %v, %c : f32 linalg.yield %s : f32
             }} -> {size}
             return %r : {size}
@@ -368,7 +376,8 @@ def _product(name: str, size: tuple[int, int, int], kind: str = "f32", result: s
         name,
         f"%x: {left}, %w: {right}",
         out,
-        f"%m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ({left}, {right}) -> {out}\nreturn %m : {out}",
+        "%m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]"
+        f" : ({left}, {right}) -> {out}\nreturn %m : {out}",
         (f"{rows}x{depth}x{kind}={value}", f"{depth}x{columns}x{kind}={value}"),
     )
 
@@ -473,7 +482,10 @@ def _not_vectorized() -> Iterator[Planted]:
             %o = stablehlo.constant dense<524287> : tensor<524288xi32>
             %s = stablehlo.subtract %o, %i : tensor<524288xi32>
             %j = stablehlo.reshape %s : (tensor<524288xi32>) -> tensor<524288x1xi32>
-            %g = "stablehlo.gather"(%x, %j) {{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1>}} : ({flat}, tensor<524288x1xi32>) -> {flat}
+            %g = "stablehlo.gather"(%x, %j) {{
+              dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0],
+              index_vector_dim = 1>, slice_sizes = array<i64: 1>}}
+              : ({flat}, tensor<524288x1xi32>) -> {flat}
             """
             if indexed
             else f"%g = stablehlo.reverse %x, dims = [0] : {flat}"
@@ -513,12 +525,15 @@ def _imbalance() -> Iterator[Planted]:
         lines = (
             f"""
             %v = stablehlo.reshape %x : ({row}) -> tensor<64x16384xf32>
-            %p = stablehlo.reduce(%v init: %z) applies stablehlo.maximum across dimensions = [1] : (tensor<64x16384xf32>, tensor<f32>) -> tensor<64xf32>
-            %s = stablehlo.reduce(%p init: %z) applies stablehlo.maximum across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
+            %p = stablehlo.reduce(%v init: %z) applies stablehlo.maximum across dimensions = [1]
+              : (tensor<64x16384xf32>, tensor<f32>) -> tensor<64xf32>
+            %s = stablehlo.reduce(%p init: %z) applies stablehlo.maximum across dimensions = [0]
+              : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
             %r = stablehlo.reshape %s : (tensor<f32>) -> tensor<1xf32>
             """
             if split
-            else f"%r = stablehlo.reduce(%x init: %z) applies stablehlo.maximum across dimensions = [1] : ({row}, tensor<f32>) -> tensor<1xf32>"
+            else "%r = stablehlo.reduce(%x init: %z) applies stablehlo.maximum across dimensions = [1]"
+            f" : ({row}, tensor<f32>) -> tensor<1xf32>"
         )
         body = f"%z = stablehlo.constant dense<0.0> : tensor<f32>\n{lines}\nreturn %r : tensor<1xf32>"
         return _program(name, f"%x: {row}", "tensor<1xf32>", body, ("1x1048576xf32=0.5",))
@@ -536,9 +551,11 @@ def _imbalance() -> Iterator[Planted]:
         left, right = (f"tensor<{shape}>" for shape in shapes)
         lines = (
             f"""
-            %p = stablehlo.dot_general %x, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1] : ({left}, {right}) -> tensor<16x8x8xf32>
+            %p = stablehlo.dot_general %x, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+              : ({left}, {right}) -> tensor<16x8x8xf32>
             %z = stablehlo.constant dense<0.0> : tensor<f32>
-            %m = stablehlo.reduce(%p init: %z) applies stablehlo.add across dimensions = [0] : (tensor<16x8x8xf32>, tensor<f32>) -> {out}
+            %m = stablehlo.reduce(%p init: %z) applies stablehlo.add across dimensions = [0]
+              : (tensor<16x8x8xf32>, tensor<f32>) -> {out}
             """
             if split
             else f"%m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ({left}, {right}) -> {out}"
@@ -635,7 +652,8 @@ def _tiny_dispatches() -> Iterator[Planted]:
             arguments += [f"%x{number}: {kind}", f"%w{number}: {weight}"]
             lines += [
                 f"%f{number} = linalg.fill ins(%z : f32) outs(%e : {kind}) -> {kind}",
-                f"%m{number} = linalg.matmul ins(%x{number}, %w{number} : {kind}, {weight}) outs(%f{number} : {kind}) -> {kind}",
+                f"%m{number} = linalg.matmul ins(%x{number}, %w{number} : {kind}, {weight})"
+                f" outs(%f{number} : {kind}) -> {kind}",
             ]
             results.append(f"%m{number}")
         kinds = ", ".join([kind] * 20)
@@ -764,7 +782,8 @@ def _clean() -> Iterator[Program]:
         "tensor<2048xf32>",
         """
         %z = stablehlo.constant dense<0.0> : tensor<f32>
-        %s = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1] : (tensor<2048x2048xf32>, tensor<f32>) -> tensor<2048xf32>
+        %s = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
+          : (tensor<2048x2048xf32>, tensor<f32>) -> tensor<2048xf32>
         return %s : tensor<2048xf32>
         """,
         ("2048x2048xf32=0.5",),
@@ -778,9 +797,11 @@ def _attention(name: str, heads: int, length: int, depth: int) -> Program:
         f"%q: {kind}, %k: {kind}, %v: {kind}",
         kind,
         f"""
-        %s = stablehlo.dot_general %q, %k, batching_dims = [0] x [0], contracting_dims = [2] x [2] : ({kind}, {kind}) -> {scores}
+        %s = stablehlo.dot_general %q, %k, batching_dims = [0] x [0], contracting_dims = [2] x [2]
+          : ({kind}, {kind}) -> {scores}
         {_softmax("s", scores, f"tensor<{heads}x{length}xf32>", "[0, 1]", 2)}
-        %o = stablehlo.dot_general %p, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1] : ({scores}, {kind}) -> {kind}
+        %o = stablehlo.dot_general %p, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+          : ({scores}, {kind}) -> {kind}
         return %o : {kind}
         """,
         (f"{heads}x{length}x{depth}xf32=0.1",) * 3,
@@ -791,11 +812,13 @@ def _softmax(value: str, kind: str, row: str, dims: str, last: int) -> str:
     return f"""
         %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
         %zero = stablehlo.constant dense<0.0> : tensor<f32>
-        %mx = stablehlo.reduce(%{value} init: %low) applies stablehlo.maximum across dimensions = [{last}] : ({kind}, tensor<f32>) -> {row}
+        %mx = stablehlo.reduce(%{value} init: %low) applies stablehlo.maximum across dimensions = [{last}]
+          : ({kind}, tensor<f32>) -> {row}
         %mb = stablehlo.broadcast_in_dim %mx, dims = {dims} : ({row}) -> {kind}
         %sh = stablehlo.subtract %{value}, %mb : {kind}
         %ex = stablehlo.exponential %sh : {kind}
-        %sm = stablehlo.reduce(%ex init: %zero) applies stablehlo.add across dimensions = [{last}] : ({kind}, tensor<f32>) -> {row}
+        %sm = stablehlo.reduce(%ex init: %zero) applies stablehlo.add across dimensions = [{last}]
+          : ({kind}, tensor<f32>) -> {row}
         %sb = stablehlo.broadcast_in_dim %sm, dims = {dims} : ({row}) -> {kind}
         %p = stablehlo.divide %ex, %sb : {kind}"""
 
@@ -814,7 +837,9 @@ def _convolution(name: str, batch: int, size: int, channels: int, filters: int) 
         f"%x: tensor<{given}>, %w: tensor<{weights}>",
         f"tensor<{out}>",
         f"""
-        %c = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = [1, 1]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}} : (tensor<{given}>, tensor<{weights}>) -> tensor<{out}>
+        %c = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+          window = {{stride = [1, 1]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+          : (tensor<{given}>, tensor<{weights}>) -> tensor<{out}>
         %z = stablehlo.constant dense<0.0> : tensor<{out}>
         %r = stablehlo.maximum %c, %z : tensor<{out}>
         return %r : tensor<{out}>
