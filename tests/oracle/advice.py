@@ -77,7 +77,18 @@ def advice_for(program: Program, folder: Path) -> Sequence[Json]:
     flags = ("--", *program.compile_flags) if program.compile_flags else ()
     run_ahead_of_others(command_line("build", model, "--force", "-o", bundle, *flags))
     inputs = [word for value in program.inputs for word in ("--input", value)]
-    words = ("record", bundle, *inputs, "--seconds", "2", "--force", "-o", run, "--", *DEVICES[_DEVICE])
+    words: tuple[str | Path, ...] = (
+        "record",
+        bundle,
+        *inputs,
+        "--seconds",
+        "2",
+        "--force",
+        "-o",
+        run,
+        "--",
+        *DEVICES[_DEVICE],
+    )
     run_ahead_of_others(command_line(*words))
     found = json_cli("attribute", run, "--map", bundle)["advice"]
     assert isinstance(found, list)

@@ -109,7 +109,7 @@ def removal(looped: Looped, device: str, folder: Path, turns: int = _TURNS) -> R
 
 def _recorded(bundle: Path, looped: Looped, flags: Sequence[str], run: Path) -> Json:
     inputs = [word for value in looped.rolled.inputs for word in ("--input", value)]
-    words = ("record", bundle, *inputs, "--seconds", "1", "--force", "-o", run, "--", *flags)
+    words: tuple[str | Path, ...] = ("record", bundle, *inputs, "--seconds", "1", "--force", "-o", run, "--", *flags)
     run_ahead_of_others(command_line(*words))
     return json_cli("attribute", run, "--map", bundle)
 
@@ -188,12 +188,18 @@ def explained(corpus: Corpus, folder: Path, only: Sequence[str] = ()) -> Iterato
         bundle = folder / f"{model}{'-fences' if compile_flags else ''}.tracemap"
         if not bundle.exists():
             source = corpus.models()[model]
-            build = ("build", source, "-o", bundle, *(("--", *compile_flags) if compile_flags else ()))
+            build: tuple[str | Path, ...] = (
+                "build",
+                source,
+                "-o",
+                bundle,
+                *(("--", *compile_flags) if compile_flags else ()),
+            )
             _checked(command_line(*build), corpus.folder)
         for device, device_flags in DEVICES.items():
             for busy in (False, True):
                 run = folder / "explained.parquet"
-                words = ("--seconds", "0.5", "--force", "-o", run, "--", *device_flags, *more)
+                words: tuple[str | Path, ...] = ("--seconds", "0.5", "--force", "-o", run, "--", *device_flags, *more)
                 with spinning(1) if busy else nullcontext():
                     _checked(
                         command_line("record", bundle, "--flagfile", corpus.flag_files()[flags], *words), corpus.folder

@@ -263,7 +263,7 @@ def _layout_copy() -> Iterator[Planted]:
 
     tokens, heads = "tensor<4x512x8x64xf32>", "tensor<4x8x512x64xf32>"
 
-    def turned(name: str, copy: bool) -> Program:
+    def head_order(name: str, copy: bool) -> Program:
         """A part of a model that wants heads first, in TOSA; barriers keep its boundaries."""
         turn = '"tosa.transpose"(%{0}) {{perms = array<i32: 0, 2, 1, 3>}} : ({1}) -> {2}'
         kind = heads if copy else tokens
@@ -282,8 +282,8 @@ def _layout_copy() -> Iterator[Planted]:
     yield Planted(
         "layout-copy",
         "heads first between tokens first (TOSA)",
-        turned("layout_heads_turned", copy=True),
-        turned("layout_heads", copy=False),
+        head_order("layout_heads_turned", copy=True),
+        head_order("layout_heads", copy=False),
     )
 
 

@@ -125,7 +125,7 @@ def _time(timed: Timed, seconds: float) -> float:
     rows = [row for row in printed["benchmarks"] if row.get("run_type") != "aggregate"]
     assert {row["time_unit"] for row in rows} <= {"ms", "us", "ns"}
     scale = {"ms": 1e6, "us": 1e3, "ns": 1.0}
-    return statistics.median(row["real_time"] * scale[row["time_unit"]] for row in rows)
+    return float(statistics.median(row["real_time"] * scale[row["time_unit"]] for row in rows))
 
 
 def kernels_in_turns(timed: Mapping[str, Timed], turns: int, folder: Path) -> dict[str, Kernels]:

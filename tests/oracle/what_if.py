@@ -24,7 +24,7 @@ import numpy as np
 from tests.documents import DOCS, write_part
 from tests.oracle.altered import Alteration, alterations
 from tests.oracle.stock import DEVICES, Kernels, Timed, compiled, kernels_in_turns, run_ahead_of_others, times_in_turns
-from tests.support import command_line, json_cli
+from tests.support import Json, command_line, json_cli
 
 MOST_MEDIAN_ERROR: Final = 2.0
 LEAST_HOLDING: Final = 0.9
@@ -86,8 +86,7 @@ def pair(alteration: Alteration, device: str, folder: Path, turns: int = _TURNS)
         if true_high - true_low <= _MOST_WIDTH / 2:
             break
     change = _predicted(alteration, kernel, factor, device, folder)
-    before = change["before_ns"]
-    after = [100 * (change[name] / before - 1) for name in ("after_ns", "low_ns", "high_ns")]
+    after = [100 * (change[name] / change["before_ns"] - 1) for name in ("after_ns", "low_ns", "high_ns")]
     return Pair(
         alteration.name,
         device,
@@ -131,7 +130,7 @@ def _differing(kernels: Kernels, others: Kernels) -> str:
     return only
 
 
-def _predicted(alteration: Alteration, kernel: str, factor: float, device: str, folder: Path) -> dict[str, float | str]:
+def _predicted(alteration: Alteration, kernel: str, factor: float, device: str, folder: Path) -> Json:
     bundle = folder / f"{alteration.before.name}.tracemap"
     run = folder / f"{alteration.before.name}-{device.replace(' ', '')}.parquet"
     if not bundle.exists():
@@ -211,7 +210,8 @@ def table(pairs: Sequence[Pair]) -> str:
     rows += [
         "",
         f"Of {all_of.pairs} pairs ({all_of.unsure} more have no sure truth): "
-        f"median error {all_of.median_error:.1f} points of the program's time (limit {MOST_MEDIAN_ERROR:.0f}); the interval holds in {all_of.holding:.0%} (limit "
+        f"median error {all_of.median_error:.1f} points of the program's time "
+        f"(limit {MOST_MEDIAN_ERROR:.0f}); the interval holds in {all_of.holding:.0%} (limit "
         f"{LEAST_HOLDING:.0%}), and contains the true median in {all_of.holding_strictly:.0%}; rank correlation "
         f"{all_of.correlation:.3f} (limit {LEAST_CORRELATION}).",
     ]
