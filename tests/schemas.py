@@ -17,7 +17,14 @@ from tracemap.core.codec import Document, pretty_json
 from tracemap.kernels.model import Bench, Swapped, Tune
 from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
-from tracemap.reports.json_documents import ShownAttribution, ShownAudit, ShownLowering, ShownMap, ShownStats
+from tracemap.reports.json_documents import (
+    ShownAttribution,
+    ShownAudit,
+    ShownGains,
+    ShownLowering,
+    ShownMap,
+    ShownStats,
+)
 from tracemap.runs.model import RunHeader
 from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
 
@@ -30,6 +37,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
+    "what-if": (ShownGains, "tracemap what-if"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),

@@ -25,6 +25,7 @@ from tracemap.core.errors import (
 from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.options.measure import RecordOptions
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.json_documents import shown_attribution
 from tracemap.runs.runfile import read_run
 
@@ -54,7 +55,11 @@ def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
     written, page, report = tmp_path / "ops.json", tmp_path / "costs.html", tmp_path / "page.html"
     result = tracemap.attribute([run], bundle, format="json", output=str(written), html=str(page), rule="root")
     assert written.read_text() == check_cli("attribute", run, "--map", bundle, "--rule", "root", "--format", "json")
-    assert written.read_text() == pretty_json(shown_attribution(result))
+    assert result.bundle is not None
+    gains = MapCosts(result.bundle.graph, result).ranked_gains
+    assert written.read_text() == pretty_json(shown_attribution(result, gains))
+    assert [change.gain for change in gains[:1]] == [result.what_if(op=gains[0].target)]
+    assert result.to_pandas().set_index("op").gain_ns[gains[0].target] == gains[0].gain.saved_ns
     tracemap.report(bundle, str(report), [run], rule="root")
     assert report.read_bytes() == page.read_bytes()
     report.write_text("of another program")

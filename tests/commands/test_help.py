@@ -103,6 +103,7 @@ OUTPUTS = {
     "benchmark": ["benchmark"],
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "what-if": ["what-if"],
     "remarks": ["remarks"],
     "diff": ["diff"],
     "export": [],
@@ -250,6 +251,13 @@ def test_a_page_of_costs_is_told(fixed: Built, tmp_path: Path, request: pytest.F
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     options = ("--map", "m.tracemap", "--rule", "model", "--top", "3", "--html", "page.html", "--force")
     check_shown("attribute-page", "attribute", RUN, *options, cwd=tmp_path, request=request, masks=())
+
+
+@pytest.mark.long
+def test_gains_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
+    options = ("--map", "m.tracemap", "--rule", "model", "--top", "8")
+    check_shown("what-if", "what-if", RUN, *options, cwd=tmp_path, request=request, masks=())
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tracemap.attribution.model import Attribution, Series
-from tracemap.commands.runs import join_runs
+from tracemap.commands.runs import Details, join_runs
 from tracemap.compare.compare import MOST_UNCHANGED, Unchanged, correct_drift, corrected_spreads
 from tracemap.core.toolchain import no_progress
 from tracemap.core.units import UNKNOWN
@@ -96,7 +96,7 @@ def test_what_tells_too_little_of_the_machine_is_not_corrected() -> None:
 
 def test_series_are_what_distributions_are_of(built: Built, recorded: Recorded) -> None:
     bundle = load(built("jax_mlp"))
-    made = join_runs([recorded("jax_mlp")], bundle, AttributeOptions(), no_progress, series=True).attribution
+    made = join_runs([recorded("jax_mlp")], bundle, AttributeOptions(), no_progress, Details(series=True)).attribution
     seen = 0
     for each in made.ops:
         for metric in ("cpu_ns", "duration_ns"):

@@ -144,6 +144,7 @@ class Request:
         keep_outliers: attribute outlier time to ops as well.
         memory_mb: memory limit for rows; 0: the memory that the machine can spare.
         series: also keep the costs of ops in each invocation.
+        timed: also keep when work ran, for `what_if`.
         peaks: replaces the peaks of the runs for the rule `model`, so that compared runs are split in the same way.
         kept: reads the estimates that the bundle keeps.
         keep: stores estimates in the bundle.
@@ -159,6 +160,7 @@ class Request:
     keep_outliers: bool = False
     memory_mb: int = 0
     series: bool = False
+    timed: bool = False
     peaks: Peaks | None = None
     kept: Callable[[], StoredEstimates] = StoredEstimates
     keep: Callable[[StoredEstimates], object] = bool
@@ -202,7 +204,7 @@ def open_attribution(request: Request) -> Iterator[OpenAttribution]:
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs, request.memory_mb) as tables:
-        scan_result = scan(tables, graph, request.runs, keep_outliers=request.keep_outliers)
+        scan_result = scan(tables, graph, request.runs, keep_outliers=request.keep_outliers, timed=request.timed)
         if not request.allow_mismatch:
             check_something_matches(graph, tables, scan_result)
         places = totals(scan_result)
@@ -289,6 +291,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
         series=series,
         functions=functions,
         disagreements=disagree,
+        timed=scan_result.timed,
         overhead=find_overhead(graph, headers, scan_result),
     )
 

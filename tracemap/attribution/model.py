@@ -379,6 +379,49 @@ class Series:
 NO_SERIES: Final = Series({}, {})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedWork:
+    """When work ran in a sample of whole invocations: events in groups that ran concurrently, groups in stages.
+
+    A *group* is a set of dispatches or transfers without a barrier between them, or that overlap in time. A *stage* is
+    the device's work from idle to idle: a submission, or several that overlap. All are in order of time. Times are in
+    ns without outlier time.
+
+    Attributes:
+        places: the candidate places of each target.
+        target: target of each event; negative: no place.
+        group: group of each event.
+        cpu_ns: time of each event, summed over workers; the wall time if the run has no CPU time.
+        tiles: workgroups of each event; 0: unknown.
+        wall_ns: time of each group from idle to idle.
+        gap_ns: time between a group and the one before it in its stage; 0 for the first.
+        stage: stage of each group.
+        idle_ns: time of each stage from the end of the stage before it, or from its submission if that was later.
+        slack_ns: time by which each stage was submitted before the end of the stage before it; negative: after it.
+        is_slack_known: whether the run has the times of submissions.
+        invocation: invocation of each stage.
+        tail_ns: time of each invocation from the last submission by the host to the end of the device's work.
+        scale: number of all events for each event in the sample.
+        period_ns: mean time from one invocation to the next, without outlier time; 0: unknown.
+    """
+
+    places: tuple[tuple[str, ...], ...]
+    target: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]
+    cpu_ns: npt.NDArray[np.float64]
+    tiles: npt.NDArray[np.int64]
+    wall_ns: npt.NDArray[np.float64]
+    gap_ns: npt.NDArray[np.int64]
+    stage: npt.NDArray[np.int64]
+    idle_ns: npt.NDArray[np.int64]
+    slack_ns: npt.NDArray[np.int64]
+    is_slack_known: bool
+    invocation: npt.NDArray[np.int64]
+    tail_ns: npt.NDArray[np.int64]
+    scale: float
+    period_ns: float
+
+
 @dataclass(frozen=True, repr=False)
 class Attribution:
     """Metrics per op, plus unattributed costs with reasons.
@@ -407,6 +450,8 @@ class Attribution:
     """Kernels for which samples, simulated instructions and machine code disagree."""
     functions: tuple[Text, ...] = ()
     """The distinct functions that the runs called, in order; `UNKNOWN` stands for a run that does not say."""
+    timed: TimedWork | None = None
+    """When work ran, if requested and the runs have times and invocations."""
     overhead: tuple[Overhead, ...] = ()
     """Elapsed time without a kernel, by place, largest first; it adds up to the elapsed time minus `kernels_ns`."""
 

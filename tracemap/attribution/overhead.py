@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Final
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
@@ -95,12 +96,18 @@ def _balance(ledger: _Ledger, header: RunHeader, gaps: Gaps) -> None:
     unplaced = ledger.scale([_TRANSFER], _ns(elapsed.transfers_ns))
     unplaced += ledger.scale([_ALLOCATION, _LAUNCH, _QUEUE], _ns(elapsed.queue_ns))
     host_ns, seen = _ns(elapsed.host_ns), ledger.total(_HOST)
-    if isinstance(gaps.invocations, int) and isinstance(header.iterations, int) and gaps.invocations:
-        seen = seen * max(header.iterations, gaps.invocations) // gaps.invocations
+    seen = round(seen * _sampling(header, gaps))
     unplaced += ledger.scale([_HOST], min(seen, host_ns))
     ledger.add(_CALL, _HOST, max(0, host_ns - seen))
     ledger.add((OverheadPlace.PROFILER, ()), _OTHER, _ns(elapsed.profiler_ns))
     ledger.add((OverheadPlace.UNEXPLAINED, ()), _OTHER, _ns(elapsed.unexplained_ns) + unplaced)
+
+
+def _sampling(header: RunHeader, gaps: Gaps) -> Fraction:
+    """The number of invocations of a run for each one whose gaps were read."""
+    if not isinstance(header.iterations, int) or not gaps.invocations:
+        return Fraction(1)
+    return max(Fraction(1), Fraction(header.iterations, gaps.invocations))
 
 
 def _is_known(elapsed: ElapsedParts) -> bool:
@@ -113,6 +120,7 @@ def _ns(amount: Integer) -> int:
 
 def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target], gaps: Gaps) -> _Ledger:
     program, ledger = _Program(graph, called_schedule(graph, header.function)), _Ledger()
+    sampling = _sampling(header, gaps)
     for target, amount in gaps.transfers_ns.items():
         ledger.add((OverheadPlace.TRANSFER, program.ops_of(_place(targets, target))), _TRANSFER, amount)
     for gap in gaps.gaps:
@@ -128,7 +136,7 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
         tail_ns, head_ns = gap.tail_ns if tail else 0, gap.head_ns if head else 0
         ledger.add((OverheadPlace.TRANSFER, tail), _LAUNCH, tail_ns)
         ledger.add((OverheadPlace.TRANSFER, head), _LAUNCH, head_ns)
-        ledger.counts[key] += gap.count
+        ledger.counts[key] += round(gap.count * sampling)
         for part, amount in _amounts(gap, tail_ns + head_ns):
             ledger.add(key, part, amount)
         for part, amount in zip(_PARTS_OF_GAPS, gap.outliers_ns, strict=True):

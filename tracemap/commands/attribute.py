@@ -101,7 +101,7 @@ def show_attribution(attributed: BundleAttribution, options: AttributeOptions, o
     def value() -> object:
         from tracemap.reports.json_documents import shown_attribution
 
-        return shown_attribution(result)
+        return shown_attribution(result, attributed.costed.ranked_gains)
 
     show_in_format(options.format, out, text, value)
 

@@ -20,6 +20,7 @@ from tracemap.attribution.model import split_rule_text
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import program_of
 from tracemap.commands.runs import (
+    Details,
     check_damage_on_failure,
     check_exist,
     check_named_once,
@@ -442,7 +443,7 @@ def _joined(
     attributions: list[Attribution] = []
     check_named_once(runs)
     for run in runs:
-        attributed = join_runs([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
+        attributed = join_runs([run], loaded, options, progress, Details(series=len(runs) > 1, peaks=peaks))
         loaded = attributed.bundle
         attributions.append(attributed.attribution)
     if len(runs) > 1:

@@ -97,6 +97,7 @@ COMMANDS = {
     "benchmark": "Time a bundle's functions with IREE's own benchmark, without profiling.",
     "record": "Profile a bundle's module and write the measurements as a run.",
     "attribute": "Show what each op costs, from a run and its bundle.",
+    "what-if": "Show what the program gains if an op, line or kernel gets faster, or with other workers.",
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
@@ -114,7 +115,7 @@ COMMANDS = {
 
 
 class CommandGroup(click.Group):
-    """A group whose commands live in `tracemap.commands.<name>`, each as a click command called `command`."""
+    """A group whose commands live in `tracemap.commands.<name>` (`_` for `-`), each as a click command `command`."""
 
     context_class = HelpContext
 
@@ -126,7 +127,7 @@ class CommandGroup(click.Group):
         """Import the command's module, and only this one."""
         if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"tracemap.commands.{name}").command
+        command = importlib.import_module(f"tracemap.commands.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -58,12 +58,13 @@ if TYPE_CHECKING:
     from tracemap.map.bundle_documents import StoredEstimates
     from tracemap.map.model import TraceGraph
     from tracemap.options.compile import RemarksOptions
-    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
+    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
     from tracemap.options.store import StoreAddOptions
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.runs.model import Peaks, Run, RunHeader
 
-    JoinOptions = AttributeOptions | DiffOptions | ExportOptions | RemarksOptions | ReportOptions | StoreAddOptions
+    _CostOptions = AttributeOptions | DiffOptions | ExportOptions | ReportOptions | StoreAddOptions
+    JoinOptions = _CostOptions | RemarksOptions | WhatIfOptions
     """Options for joining runs: `rule`, `keep_outliers`, `allow_mismatch`, `dispatch`, `memory`."""
 
 
@@ -345,23 +346,35 @@ class BundleAttribution:
         return max(ops, key=lambda result: result.metrics[self.metric].attributed).op if ops else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Details of an attribution: further results, and the peaks that split costs.
+
+    `series`: the costs of ops in every single invocation; `timed`: when work ran, for `what_if`; `peaks`: see
+    `common_peaks`.
+    """
+
+    series: bool = False
+    timed: bool = False
+    peaks: Peaks | None = None
+
+
+TIMED: Final = Details(timed=True)
+
+
 def join_runs(
     runs: Sequence[Path],
     bundle: Bundle | None,
     options: JoinOptions,
     progress: Progress,
-    *,
-    series: bool = False,
-    peaks: Peaks | None = None,
+    details: Details = Details(),
 ) -> BundleAttribution:
     """Join runs onto a bundle; if `bundle` is None, it is found from the first run.
-
-    `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
 
     Raises:
         TracemapError: see `opened_runs`, `find_bundle`, `map.bundle.load` and `attribution.attribute.attribute`.
     """
-    with open_and_join_runs(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
+    with open_and_join_runs(runs, bundle, options, progress, details=details) as (attributed, _):
         return attributed
 
 
@@ -373,8 +386,7 @@ def open_and_join_runs(
     progress: Progress,
     window: Window = WHOLE_RUN,
     *,
-    series: bool = False,
-    peaks: Peaks | None = None,
+    details: Details = TIMED,
 ) -> Iterator[tuple[BundleAttribution, Sequence[Run]]]:
     """Like `join_runs`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
@@ -388,7 +400,7 @@ def open_and_join_runs(
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
-            request = attribution_request(bundle, resolved, options, images, series=series, peaks=peaks)
+            request = attribution_request(bundle, resolved, options, images, details)
             yield BundleAttribution(bundle, attribute(request)), resolved
 
 
@@ -411,9 +423,7 @@ def attribution_request(
     opened: Sequence[Run],
     options: JoinOptions,
     images: Callable[[], Sequence[Image]],
-    *,
-    series: bool = False,
-    peaks: Peaks | None = None,
+    details: Details = Details(),
 ) -> Request:
     """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
     from tracemap.attribution.attribute import Request
@@ -428,8 +438,9 @@ def attribution_request(
         images,
         keep_outliers=options.keep_outliers,
         memory_mb=options.memory,
-        series=series,
-        peaks=peaks,
+        series=details.series,
+        timed=details.timed,
+        peaks=details.peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
         numbers=partial(constants_by_site, bundle, opened),

@@ -220,9 +220,9 @@ def record_alternating(
 
 
 def _costs(bundle: Bundle, run: Path, peaks: Peaks | None) -> Costs:
-    from tracemap.commands.runs import join_runs
+    from tracemap.commands.runs import Details, join_runs
 
-    attribution = join_runs([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
+    attribution = join_runs([run], bundle, AttributeOptions(), no_progress, Details(peaks=peaks)).attribution
     return {
         op.op: float(median)
         for op in attribution.ops

@@ -135,7 +135,7 @@ class Option:
     at_most: float | None = None
     variable: str = ""
     """Environment variable that replaces the option if it is not given."""
-    bare: Integer | None = None
+    bare: Integer | str | None = None
     """Value if the option is given without one; None: the value is required."""
     path: Literal["any", "file", "folder", "address"] = "any"
     """Path that the command line accepts: any, an existing file or folder, or a text that may be an address."""

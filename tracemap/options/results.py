@@ -150,6 +150,45 @@ class AttributeOptions(Options, Windowed):
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
+ALL_OVERHEAD: Final = "all"
+"""The value of --overhead without OP."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfOptions(Options):
+    """Options of `what-if`: what changes, and how to join runs onto their bundle."""
+
+    op: str | None = option(None, "Op (op12), or ops by name (add).", metavar="OP")
+    line: str | None = option(None, "Ops of a source line, including calls made on it.", metavar="FILE:LINE")
+    scope: str | None = option(None, "Ops of a scope with everything below it.", metavar="SCOPE")
+    kernel: str | None = option(None, "Kernel, by the beginning of its name, or what runs in it.", metavar="KERNEL")
+    overhead: str | None = option(
+        None,
+        "Time in which no kernel ran, or the part of it that belongs to what OP names: a loop, a dispatch, a copy.",
+        metavar="[OP]",
+        bare=ALL_OVERHEAD,
+    )
+    faster: str = option(
+        "2x", "How fast it gets: a factor (2x), `roofline` or `removed`.  [default: 2x]", metavar="FACTOR"
+    )
+    workers: int | Unknown = count(UNKNOWN, "Number of workers.  [default: as in the run]", metavar="N", at_least=1)
+    map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
+    rule: Rule | None = option(None, RULE_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
+    top: int = count(20, "Rows of the ranked list; 0: all.", at_least=0)
+    format: Literal["text", "json"] = option("text", "Output format.")
+    json: bool = option(False, "The same as --format json.")
+    memory: int = memory_option()
+
+    @property
+    def names_change(self) -> bool:
+        """Whether the options name a change, so that no list of all ops is meant."""
+        selectors = (self.op, self.line, self.scope, self.kernel, self.overhead)
+        return any(what is not None for what in selectors) or self.workers is not UNKNOWN
+
+
 Format = Literal[
     "pprof",
     "callgrind",

@@ -21,13 +21,19 @@ from tracemap.attribution.model import (
     TransferResult,
 )
 from tracemap.attribution.overhead import overhead_by_op
+from tracemap.attribution.what_if import TWICE, Change, Gain, TargetGain, ranked_gains, what_if
 from tracemap.core.codec import Record
+from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
 from tracemap.map.query import (
     PASSES,
+    Texts,
     frames_of,
     pass_of,
+    plain_scope,
+    resolve,
+    same_file,
     scope_of,
     scope_text,
     stack_of,
@@ -172,6 +178,14 @@ class ElapsedShare(Record, frozen=True):
 KERNELS: Final = "kernels"
 _NOTABLE_OVERHEAD: Final = 0.02
 """Least part of the elapsed time that the overhead of an op must have for a column of its own."""
+
+
+def parts_by_work(occurrences: Iterable[OpOccurrence]) -> dict[str, frozenset[OpId]]:
+    """The ops of occurrences, by dispatch site or transfer."""
+    parts: dict[str, set[OpId]] = defaultdict(set)
+    for reached in occurrences:
+        parts[reached.work].add(reached.op.id)
+    return {work: frozenset(ops) for work, ops in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -328,6 +342,56 @@ class MapCosts:
         for reached in self.reached:
             by_op[reached.op.id].append(reached)
         return {op: tuple(entries) for op, entries in by_op.items()}
+
+    @cached_property
+    def ranked_gains(self) -> tuple[TargetGain, ...]:
+        """What the program gains if an op is twice as fast, the largest gain first; empty if unknown."""
+        return ranked_gains(self.graph, self.attribution) if self.attribution else ()
+
+    @cached_property
+    def gains(self) -> Mapping[OpId, Gain]:
+        """`ranked_gains` by op."""
+        return {change.ops[0]: change.gain for change in self.ranked_gains}
+
+    def gain_of(self, occurrences: Iterable[OpOccurrence]) -> Gain | None:
+        """What the program gains if these are all twice as fast; None if unknown."""
+        if not self.ranked_gains or self.attribution is None:
+            return None
+        return what_if(self.graph, self.attribution, Change(parts_by_work(occurrences), TWICE))
+
+    def occurrences(self, what: str, texts: Texts | None = None) -> list[OpOccurrence]:
+        """The occurrences of what a text names (see `map.query.resolve`).
+
+        Those of a line are of its ops, and of ops with this line in their call stack.
+
+        Raises:
+            QueryInvalid: nothing in the map has this name.
+        """
+        target = resolve(self.graph, what, texts)
+
+        def matches(reached: OpOccurrence) -> bool:
+            at_line = (frame for frame in reached.frames if frame.line == target.line)
+            site = self.graph.site_by_id.get(reached.work)
+            places = {reached.op.id, *((site.id, site.kernel) if site else ())}
+            return not places.isdisjoint(target.names) or any(same_file(frame.file, target.file) for frame in at_line)
+
+        return [reached for reached in self.reached if matches(reached)]
+
+    def occurrences_in_scope(self, path: str) -> list[OpOccurrence]:
+        """The occurrences in a scope such as `h0/attn` with everything below it, forward and backward.
+
+        Raises:
+            QueryInvalid: there are none.
+        """
+        prefix = tuple(filter(None, path.split("/")))
+        found = [
+            reached
+            for reached in self.reached
+            if prefix in (reached.scope[: len(prefix)], plain_scope(reached.scope)[: len(prefix)])
+        ]
+        if not found:
+            raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
+        return found
 
     def passes_of(self, op: Op, metric: str = "") -> Mapping[str, int]:
         """Cost of an op in each pass of a training step; 0 without a metric."""

@@ -19,6 +19,7 @@ from tracemap.attribution.model import (
     SlowCall,
     UnattributedReason,
 )
+from tracemap.attribution.what_if import ProgramGains, TargetGain, factor_name
 from tracemap.core.codec import Count, Document, Positive, Record, record_from
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
@@ -32,6 +33,45 @@ from tracemap.options.results import Rule
 from tracemap.reports.kernels import KernelView
 from tracemap.runs.hook.stats import ThreadStats
 from tracemap.runs.model import DeviceTime, ElapsedParts
+
+# ---- what-if
+
+
+WHAT_IF_VERSION: Final = 1
+"""Version of the JSON of `tracemap what-if`."""
+
+
+class ShownChange(Record, frozen=True):
+    """Gain of a program by one change: mean time of an invocation after it, with its interval."""
+
+    target: Annotated[str, Meta(description="What changes: an op, line, scope or kernel, overhead, workers.")]
+    ops: tuple[OpId, ...]
+    factor: Annotated[str, Meta(description="How fast it gets: `2x`, `roofline` or `removed`.")]
+    after_ns: Count
+    low_ns: Count
+    high_ns: Count
+    reason: Annotated[str, Meta(description="Why there is no gain; empty if there is one.")]
+
+
+class ShownGains(Document, frozen=True, kw_only=True):
+    """Gains of a program if work gets faster: mean time of an invocation before and after changes."""
+
+    schema_version: Literal[1] = WHAT_IF_VERSION
+    kind: Literal["what-if"] = "what-if"
+    before_ns: Count
+    changes: Annotated[tuple[ShownChange, ...], Meta(description="The largest gain first.")]
+
+
+def shown_gains(gains: ProgramGains) -> ShownGains:
+    """The document of `tracemap what-if --format json`."""
+    return ShownGains(before_ns=gains.before_ns, changes=tuple(map(shown_change, gains.changes)))
+
+
+def shown_change(change: TargetGain) -> ShownChange:
+    """A change with its gain."""
+    factor = factor_name(change.factor)
+    return record_from(ShownChange, change.gain, target=change.target, ops=change.ops, factor=factor)
+
 
 # ---- attribution
 
@@ -107,6 +147,10 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     unattributed: tuple[ShownUnattributed, ...]
     diagnostics: tuple[Diagnostic, ...]
     steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside kernels.")]
+    what_if: Annotated[
+        tuple[ShownChange, ...],
+        Meta(description="Gain of the program if an op is twice as fast, the largest first; empty if unknown."),
+    ]
     disagreements: Annotated[
         tuple[Disagreement, ...],
         Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
@@ -117,8 +161,8 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     ]
 
 
-def shown_attribution(attribution: Attribution) -> ShownAttribution:
-    """The document of `tracemap attribute --format json`."""
+def shown_attribution(attribution: Attribution, gains: Sequence[TargetGain] = ()) -> ShownAttribution:
+    """The document of `tracemap attribute --format json`; `gains`: those of ops that are twice as fast."""
     return record_from(
         ShownAttribution,
         attribution,
@@ -130,6 +174,7 @@ def shown_attribution(attribution: Attribution) -> ShownAttribution:
             for result in attribution.kernels
             for line, seen in result.lines.items()
         ),
+        what_if=tuple(map(shown_change, gains)),
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import webbrowser
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.attribution import model
-from tracemap.core.errors import QueryInvalid
+from tracemap.attribution.what_if import Gain
+from tracemap.core.errors import QueryInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
-from tracemap.map.query import plain_scope, python_frame, resolve, same_file
-from tracemap.options.option import check_string
+from tracemap.map.query import python_frame
+from tracemap.options.option import check_string, merge_options
+from tracemap.options.results import WhatIfOptions
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
 
@@ -99,15 +101,7 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        target = resolve(costed.graph, check_string("what", what), self._opened().source_text)
-
-        def matches(reached: OpOccurrence) -> bool:
-            at_line = (frame for frame in reached.frames if frame.line == target.line)
-            site = costed.graph.site_by_id.get(reached.work)
-            places = {reached.op.id, *((site.id, site.kernel) if site else ())}
-            return not places.isdisjoint(target.names) or any(same_file(frame.file, target.file) for frame in at_line)
-
-        return self._sum(what, costed, matches)
+        return self._sum(what, costed.occurrences(check_string("what", what), self._opened().source_text))
 
     def scope(self, path: str) -> Cost:
         """Cost of a scope such as `h0/attn` with everything below it, forward and backward.
@@ -121,15 +115,31 @@ class Attribution(model.Attribution, AsTable):
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
             ('op2', 'op4', 'op3')
         """
-        prefix, costed = tuple(filter(None, check_string("path", path).split("/"))), self._costed()
+        return self._sum(path, self._costed().occurrences_in_scope(check_string("path", path)))
 
-        def matches(reached: OpOccurrence) -> bool:
-            return prefix in (reached.scope[: len(prefix)], plain_scope(reached.scope)[: len(prefix)])
+    def what_if(self, options: WhatIfOptions | None = None, **changes: object) -> Gain:
+        """Gain of the mean time of an invocation by a change, which the options of `tracemap what-if` name.
 
-        cost = self._sum(path, costed, matches)
-        if not cost.ops:
-            raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
-        return cost
+        Args:
+            options: options that name an op, line, scope, kernel, the overhead or a number of workers.
+            changes: options by name.
+
+        Raises:
+            tracemap.core.errors.QueryInvalid: nothing in the map has the name.
+            tracemap.core.errors.UsageInvalid: no change is named, or the runs lack times or invocations.
+
+        Example:
+            >>> gain = tracemap.attribute("run.parquet", "model.tracemap").what_if(op="op2", faster="2x")
+            >>> gain.low_ns <= gain.after_ns <= gain.high_ns, gain.after_ns < gain.before_ns, gain.reason
+            (True, True, '')
+        """
+        from tracemap.commands.what_if import check_options, gains
+
+        asked = merge_options(WhatIfOptions, options, changes)
+        check_options(asked)
+        if not asked.names_change:
+            raise UsageInvalid("what_if needs a change: name an op, line, scope, kernel, overhead or workers")
+        return gains(self._costed(), self._opened(), asked).changes[0].gain
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the page with these costs; return its file, which is temporary unless `output` names one.
@@ -159,18 +169,20 @@ class Attribution(model.Attribution, AsTable):
 
         return MapCosts(self._opened().graph, self)
 
-    def _sum(self, what: str, costed: MapCosts, matches: Callable[[OpOccurrence], bool]) -> Cost:
+    def _sum(self, what: str, occurrences: Iterable[OpOccurrence]) -> Cost:
         sums = {metric.name: 0 for metric in self.metrics}
         ops: dict[str, None] = {}
-        for reached in costed.reached:
-            if matches(reached):
-                ops[str(reached.op.id)] = None
-                for name, value in reached.attributed.items():
-                    sums[name] += value
+        for reached in occurrences:
+            ops[str(reached.op.id)] = None
+            for name, value in reached.attributed.items():
+                sums[name] += value
         return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:
-        """One row per op with a cost; two columns per metric: the share and the inclusive cost."""
+        """One row per op with a cost; two columns per metric: the share and the inclusive cost.
+
+        `gain_ns`: time that an invocation saves if the op is twice as fast, with its interval.
+        """
         costed = self._costed()
         by_id = costed.graph.op_by_id
         ops = [by_id[result.op] for result in self.ops]
@@ -189,6 +201,11 @@ class Attribution(model.Attribution, AsTable):
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]
             columns[f"inclusive_{metric.name}"] = [result.metrics[metric.name].inclusive for result in self.ops]
+        if gains := costed.gains:
+            of_ops = [gains.get(result.op) for result in self.ops]
+            columns["gain_ns"] = [gain.saved_ns if gain else None for gain in of_ops]
+            columns["gain_low_ns"] = [gain.before_ns - gain.high_ns if gain else None for gain in of_ops]
+            columns["gain_high_ns"] = [gain.before_ns - gain.low_ns if gain else None for gain in of_ops]
         return columns
 
     def _repr_html_(self) -> str:

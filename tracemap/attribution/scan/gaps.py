@@ -7,13 +7,12 @@ started), and host (nothing submitted). Gaps between the same two targets are su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, TRANSFER
 from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
-from tracemap.core.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,24 +21,6 @@ if TYPE_CHECKING:
 
 EDGE: Final = -9
 """The target before the first, and after the last activity of an invocation."""
-_MOST_ROWS: Final = 2_000_000
-"""Rows of a run above which only some invocations are read, evenly spaced, since the sort keeps all rows in memory."""
-_TIMED: Final = "NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL"
-_COUNTS: Final = f"""
-SELECT count(*), count(DISTINCT invocation), min(invocation) FROM {{events}} WHERE {_TIMED}
-"""
-_DISPATCH, _TRANSFER, _EXECUTE, _MEMORY = range(4)
-_ROWS: Final = f"""
-SELECT CASE event.kind WHEN 'dispatch' THEN {_DISPATCH} WHEN 'execute' THEN {_EXECUTE}
-                       WHEN 'alloca' THEN {_MEMORY} WHEN 'dealloca' THEN {_MEMORY} ELSE {_TRANSFER} END AS kind,
-       CAST(CASE WHEN event.kind = 'dispatch' THEN {{dispatch}}
-                 WHEN event.kind IN ('copy', 'fill', 'update') THEN {{transfer}} ELSE {EDGE} END AS BIGINT) AS target,
-       coalesce(event.invocation, -1) AS invocation, coalesce(event.submission_id, -1) AS submission,
-       least(coalesce(event.submitted_ns, event.start_ns), event.start_ns) AS submitted,
-       event.start_ns AS begin, event.start_ns + event.duration_ns AS end
-FROM (SELECT * FROM {{events}} WHERE {_TIMED} AND {{chosen}}) AS event {{joins}}
-ORDER BY invocation, begin, "end", kind, target
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +49,12 @@ class Gap:
 class Gaps:
     """The gaps of a run, and the time of transfers by target.
 
-    `invocations`: number of invocations that were read; unknown if the rows do not say.
+    `invocations`: number of invocations that were read, a sample of those of a long run.
     """
 
     gaps: tuple[Gap, ...]
     transfers_ns: Mapping[int, int]
-    invocations: Integer
+    invocations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +65,33 @@ class Outliers:
     noisy: bool
 
 
-NO_GAPS: Final = Gaps((), {}, UNKNOWN)
+def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: Outliers) -> Gaps:
+    """The gaps of a run.
 
-
-def run_gaps(source: Source, event_lookups: Sequence[Lookup], outliers: Outliers) -> Gaps:
-    """The gaps of a run; none if its rows have no times.
-
-    Raises:
-        RunInvalid, UsageInvalid: as in `Tables.query`.
+    Args:
+        timed: the run's rows in the order of invocations and starts, as `TimedRows.rows` has them.
+        transfers: targets that are transfers.
+        outliers: how to treat gaps above their outlier threshold.
     """
-    if not {"start_ns", "duration_ns"} <= source.columns:
-        return NO_GAPS
-    ((rows, invocations, first),) = source.tables.query(_COUNTS.format(events=source.events))
-    if not rows:
-        return NO_GAPS
-    step = -(-rows // _MOST_ROWS)
-    chosen = f"(invocation - {first}) % {step} = 0" if step > 1 and invocations >= step else "true"
-    columns = source.tables.columns(_ROWS.format(chosen=chosen, **clauses(source, event_lookups)))
-    known = UNKNOWN if first is None else -(-invocations // step)
-    return _summed(columns, len(list(source.targets)), known, outliers)
-
-
-def _summed(rows: Mapping[str, Column], targets: int, invocations: Integer, outliers: Outliers) -> Gaps:
     import numpy as np
 
-    is_active = rows["kind"] <= _TRANSFER
+    rows = {
+        **timed,
+        "end": timed["start"] + timed["duration"],
+        "submitted": np.where(timed["unknown"] != 0, timed["start"], np.minimum(timed["start"], timed["submitted"])),
+    }
+    is_active = (rows["target"] != MEMORY) & (rows["target"] != EXECUTE)
     active = {name: column[is_active] for name, column in rows.items()}
     # The latest end of all activities up to each one, and the activity that has it.
     ends = np.maximum.accumulate(active["end"])
     leaders = np.maximum.accumulate(np.where(active["end"] == ends, np.arange(len(ends)), 0))
-    added = np.maximum(0, active["end"] - np.maximum(active["begin"], np.concatenate(([_EARLIEST], ends[:-1]))))
-    transfers = _sums(active["target"][active["kind"] == _TRANSFER], added[active["kind"] == _TRANSFER])
+    added = np.maximum(0, active["end"] - np.maximum(active["start"], np.concatenate(([_EARLIEST], ends[:-1]))))
+    moves = np.isin(active["target"], [*transfers, TRANSFER])
     pairs = _pairs(rows, active, ends, leaders)
-    lengths = pairs["end"] - pairs["begin"]
-    is_gap = lengths > 0
+    is_gap = pairs["end"] > pairs["begin"]
     pairs = {name: column[is_gap] for name, column in pairs.items()}
-    return Gaps(tuple(_gaps(rows, active, pairs, targets, outliers)), transfers, invocations)
+    invocations = len(np.unique(rows["invocation"]))
+    return Gaps(tuple(_gaps(rows, active, pairs, outliers)), _sums(active["target"][moves], added[moves]), invocations)
 
 
 _EARLIEST: Final = -(1 << 62)
@@ -144,19 +116,22 @@ def _pairs(
     import numpy as np
 
     numbers, firsts = np.unique(rows["invocation"], return_index=True)
-    begins = np.minimum.reduceat(rows["submitted"], firsts)
-    stops = np.maximum.reduceat(rows["end"], firsts)
+    begins = np.minimum.reduceat(rows["submitted"], firsts) if len(firsts) else firsts
+    stops = np.maximum.reduceat(rows["end"], firsts) if len(firsts) else firsts
     is_first = np.diff(active["invocation"], prepend=active["invocation"][:1] - 1) != 0
     starts = np.flatnonzero(is_first)
     lasts = np.concatenate((starts[1:], [len(ends)]))[: len(starts)] - 1
     at = np.searchsorted(numbers, active["invocation"][starts])
     inner = np.flatnonzero(~is_first)
     count = len(starts)
+    # Invocations of asynchronous functions overlap.
+    earliest = np.concatenate(([_EARLIEST], ends[starts[1:] - 1]))[:count]
+    latest = np.concatenate((active["start"][starts[1:]], [-_EARLIEST]))[:count]
     return {
         "before": np.concatenate((leaders[inner - 1], np.full(count, -1), leaders[lasts])),
         "after": np.concatenate((inner, starts, np.full(count, -1))),
-        "begin": np.concatenate((ends[inner - 1], begins[at], ends[lasts])),
-        "end": np.concatenate((active["begin"][inner], active["begin"][starts], stops[at])),
+        "begin": np.concatenate((ends[inner - 1], np.maximum(begins[at], earliest), ends[lasts])),
+        "end": np.concatenate((active["start"][inner], active["start"][starts], np.minimum(stops[at], latest))),
     }
 
 
@@ -164,16 +139,15 @@ def _gaps(
     rows: Mapping[str, Column],
     active: Mapping[str, Column],
     pairs: Mapping[str, Column],
-    targets: int,
     outliers: Outliers,
 ) -> list[Gap]:
     import numpy as np
 
     before, after, begin, end = (pairs[name] for name in ("before", "after", "begin", "end"))
-    memory, executes = rows["kind"] == _MEMORY, rows["kind"] == _EXECUTE
+    memory, executes = rows["target"] == MEMORY, rows["target"] == EXECUTE
     running = memory | executes
-    allocation = _measure(begin, end, rows["begin"][memory], rows["end"][memory])
-    busy = _measure(begin, end, rows["begin"][running], rows["end"][running])
+    allocation = _measure(begin, end, rows["start"][memory], rows["end"][memory])
+    busy = _measure(begin, end, rows["start"][running], rows["end"][running])
     submitted = _measure(begin, end, rows["submitted"], rows["end"])
     launch, queue, host = busy - allocation, submitted - busy, end - begin - submitted
     submission_before, submission_after = (np.where(at < 0, -1, active["submission"][at]) for at in (before, after))
@@ -182,12 +156,12 @@ def _gaps(
     order = np.argsort(rows["submission"][executes], kind="stable")
     submissions = rows["submission"][executes][order]
     last = _value_at(submissions, rows["end"][executes][order], submission_before, begin)
-    start = _value_at(submissions, rows["begin"][executes][order], submission_after, end)
+    start = _value_at(submissions, rows["start"][executes][order], submission_after, end)
     target_before, target_after = (np.where(at < 0, EDGE, active["target"][at]) for at in (before, after))
-    width = targets - EDGE
+    width = int(active["target"].max(initial=0)) + 1 - EDGE
     keys = ((target_before - EDGE) * width + (target_after - EDGE)) * 2 + is_same
     unique, positions = np.unique(keys, return_inverse=True)
-    numbers = rows["invocation"][np.searchsorted(rows["begin"], begin, side="right") - 1]
+    numbers = active["invocation"][np.where(after < 0, before, after)]
     excess = _excess(end - begin, positions, numbers, outliers)
     whole = np.stack((allocation, launch, queue, host))
     parts = _without(excess, whole)

@@ -131,7 +131,7 @@ def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) ->
         values.append(f", {_UNCOVERED.format(value=value) if is_partial else value}")
     query = _RESOLVED.format(
         invocation=_INVOCATION.format(first=first) if first else _FIRST_INVOCATION,
-        shape=f", {_shape(source, lookups)} AS shape" if resolved.has_shapes else "",
+        shape=f", {shape_sql(source, lookups)} AS shape" if resolved.has_shapes else "",
         start=f", event.{START}" if resolved.has_starts else "",
         values="".join(values),
         which=which,
@@ -146,7 +146,7 @@ def shapes_of(source: Source, lookups: Sequence[Lookup]) -> Mapping[int, int]:
     return shapes if source.join.has_one_shape else {}
 
 
-def _shape(source: Source, lookups: Sequence[Lookup]) -> str:
+def shape_sql(source: Source, lookups: Sequence[Lookup]) -> str:
     """The shape of an event in SQL: its recorded command's if known, which saves reading three columns of counts."""
     if not source.join.has_one_shape:
         return SHAPE

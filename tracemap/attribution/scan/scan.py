@@ -6,12 +6,13 @@ import importlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.join.targets import EXECUTE, Target, Targets
-from tracemap.attribution.model import SlowCall
+from tracemap.attribution.model import SlowCall, TimedWork
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
-from tracemap.attribution.scan.gaps import Gaps, Outliers, run_gaps
+from tracemap.attribution.scan.gaps import Gaps, Outliers, gaps_of
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
@@ -25,10 +26,14 @@ from tracemap.attribution.scan.rows import (
     step_rows,
 )
 from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
+from tracemap.attribution.scan.timed_work import TimedRows
 from tracemap.core.diagnostics import MEANS_ONLY, NOISY, has_slug
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.map.model import Command, TraceGraph
 from tracemap.runs.model import Metric, Run
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _WORTH_A_THREAD = 1_000_000
 """Rows from which adding up single invocations takes long enough to import numpy in a thread."""
@@ -64,6 +69,8 @@ class Scan:
     """The gaps between kernels, by run."""
     same_group: str
     """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
+    timed: TimedWork | None = None
+    """When work ran, if requested and known."""
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over the runs; time that executes and their dispatches both have counts once."""
@@ -74,8 +81,10 @@ class Scan:
         return sum(row.values[number] for row in self.step_rows)
 
 
-def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False) -> Scan:
-    """Read all runs; with `keep_outliers`, outlier time is not separated from work.
+def scan(
+    tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False, timed: bool = False
+) -> Scan:
+    """Read all runs; with `keep_outliers`, outlier time counts as work; with `timed`, read also when work ran.
 
     Raises:
         RunInvalid: a cell does not have its column's type, or a file is damaged.
@@ -84,13 +93,13 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     metrics_of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
-    gaps: list[Gaps] = []
     rounded: dict[str, float] = {}
     # Events are read under all canonical names, so one run with the column is enough.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
     # Means of calls differ only by rounding, not by waits.
     enabled = not keep_outliers and not _has_note(runs, MEANS_ONLY)
+    timed_rows = TimedRows(resolved)
     for run in runs:
         source = source_of(graph, run, tables.for_run(run), targets)
         event_lookups, step_lookups = lookups(source)
@@ -100,9 +109,9 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
                 # While the database reads the files; a later import waits for this one.
                 threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
         add_events(source, event_lookups, resolved)
+        timed_rows.add(source, event_lookups)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
-        gaps.append(run_gaps(source, event_lookups, Outliers(enabled, is_noisy(runs))))
         sources.append(source)
     all_invocations = invocations(tables, _idle(runs, resolved))
     # Calls of several places are several variants. Only invocations show which of them recur.
@@ -114,6 +123,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(sources)
+    when = timed_rows.rows()
     return Scan(
         metrics=metrics,
         targets=tuple(targets),
@@ -127,9 +137,20 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
         rounded=rounded,
-        gaps=tuple(gaps),
+        gaps=_gaps_by_run(when, tuple(targets), graph, len(runs), Outliers(enabled, is_noisy(runs))),
         same_group=resolved.same_group,
+        timed=timed_rows.work(when, tuple(targets), noisy=is_noisy(runs)) if timed else None,
     )
+
+
+def _gaps_by_run(
+    rows: Mapping[str, npt.NDArray[Any]], targets: Sequence[Target], graph: TraceGraph, runs: int, outliers: Outliers
+) -> tuple[Gaps, ...]:
+    transfers = [
+        number for number, target in enumerate(targets) if not graph.transfer_by_id.keys().isdisjoint(target.places)
+    ]
+    by_run = ({name: column[rows["run"] == run] for name, column in rows.items()} for run in range(runs))
+    return tuple(gaps_of(own, transfers, outliers) for own in by_run)
 
 
 def _idle(runs: Sequence[Run], resolved: Resolved) -> int:

@@ -388,6 +388,18 @@ class OpCostRow(Record, frozen=True, array_like=True):
     uncertain: bool = False
 
 
+class GainRow(Record, frozen=True, array_like=True):
+    """Gain of the program if an op is twice as fast, in percent of its time, with its interval.
+
+    `reason`: why there is no gain; else empty.
+    """
+
+    saved: float
+    low: float
+    high: float
+    reason: str
+
+
 class OpRow(Record, frozen=True, array_like=True):
     """A row of the table of ops. For ops that were not measured, `calls` is unknown and `costs` empty.
 
@@ -408,6 +420,7 @@ class OpRow(Record, frozen=True, array_like=True):
     calls: Integer
     costs: tuple[OpCostRow, ...]
     node: str = ""
+    gain: GainRow | None = None
 
 
 class MemberRow(Record, frozen=True, array_like=True):

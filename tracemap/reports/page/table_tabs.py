@@ -14,6 +14,7 @@ from typing import Final
 from tracemap.attribution.call_statistics import SiteCorrelations
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult
 from tracemap.attribution.timeline import Excerpt
+from tracemap.attribution.what_if import Gain
 from tracemap.core.codec import record_from
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
 from tracemap.map.model import Frame, Op, OpId, Site
@@ -22,6 +23,7 @@ from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, OpOccurrence, add_c
 from tracemap.reports.escaping import as_shown, file_line, or_dash, short_name
 from tracemap.reports.page.model import (
     CallCorrelations,
+    GainRow,
     LineLink,
     MemberRow,
     OpCostRow,
@@ -322,7 +324,15 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         calls=result.calls if result else UNKNOWN,
         costs=tuple([_op_cost(result.metrics[metric.name]) for metric in costed.metrics]) if result else (),
         node=op.node,
+        gain=_gain_row(costed.gains.get(op.id)),
     )
+
+
+def _gain_row(gain: Gain | None) -> GainRow | None:
+    if gain is None:
+        return None
+    saved, low, high = (gain.percent(time) for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+    return GainRow(saved, low, high, gain.reason)
 
 
 def _op_cost(cost: OpCost) -> OpCostRow:

@@ -41,7 +41,7 @@ from tracemap.reports.cost_lookup import (
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
 from tracemap.reports.views.costs import LEAVE_METRIC, OVERHEAD, SHARE, TEXT, Column, Costs, Row, View
-from tracemap.reports.views.ops import LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
+from tracemap.reports.views.ops import GAIN, GAIN_RANGE, LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 from tracemap.runs.model import UNKNOWN_PARTS
 
@@ -110,13 +110,14 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
             say(terminal, text.partition(" (")[0])
 
 
-_SUMMARY: Final = ("line", "names", "share", "kernel")
+_SUMMARY: Final = ("line", "names", "share", GAIN_RANGE.key, "kernel")
 
 
 def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
     """Those of the columns that a summary shows; the ranking metric may be another than CPU time."""
     keys = {*_SUMMARY, chosen.view.rank}
-    return tuple(column for column in chosen.columns if column.key in keys)
+    shown = {GAIN_RANGE if column is GAIN else column for column in chosen.columns}
+    return tuple(column for column in chosen.view.columns if column in shown and column.key in keys)
 
 
 def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:

@@ -1,4 +1,4 @@
-"""Terminal output of `stats`, `lower` and `remarks`."""
+"""Terminal output of `stats`, `lower`, `remarks` and `what-if`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.core.units import Unknown, plural
+from tracemap.attribution.what_if import REMOVED, ROOFLINE, UNCHANGED, ProgramGains, TargetGain, factor_name
+from tracemap.core.units import Unknown, format_ns, plural
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.map.model import Evidence, TraceGraph
 from tracemap.options.compile import RemarksOptions
+from tracemap.options.results import WhatIfOptions
+from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import for_hook_text, line_and_column, op_line, or_dash, or_question_mark
 from tracemap.reports.html import SHADES, shade_level
 from tracemap.reports.lowering_page import heading, place_text
@@ -224,3 +227,57 @@ def _rows(shown: Sequence[Remark], graph: TraceGraph) -> Iterator[tuple[object, 
             op, line, name = f"{first.id}{more}", op_line(first), first.name
         text = remark.text.replace("\n", "; ")
         yield op, line, name, position, or_dash(remark.pass_name), remark.count, text
+
+
+# ---- what-if
+
+
+def print_gains(costed: MapCosts, gains: ProgramGains, out: TextIO, options: WhatIfOptions) -> None:
+    """Print a line for a single change, or the table of all ops."""
+    terminal = console(out)
+    if options.names_change:
+        for change in gains.changes:
+            say(terminal, gain_text(change))
+        return
+    shown = gains.changes[: options.top or None]
+    attribution = costed.attribution
+    assert attribution is not None
+    metric = costed.metrics[default_metric(costed.metrics)]
+    faster = faster_text(shown[0].factor) if shown else ""
+    headings = [
+        *(Heading("op"), Heading("line", least=8), Heading("name", least=8)),
+        *(number(f"of {metric.name} %", leave=20), number(f"if {faster} %")),
+        *(Heading("low %", right=True, leave=10, begins_pair=True), number("high %", leave=10)),
+        Heading("why none", leave=30, least=18, words=True),
+    ]
+    rows = []
+    for change in shown:
+        op, gain = costed.graph.op_by_id[change.ops[0]], change.gain
+        share = 100 * costed.attributed(op.id).get(metric.name, 0) / metric.work if metric.work else 0.0
+        numbers = (f"{gain.percent(time):.1f}" for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+        rows.append((op.id, op_line(op), op.node or op.name, f"{share:.1f}", *numbers, gain.reason))
+    title = f"Gain of the mean time of an invocation, {format_ns(gains.before_ns)}, if an op gets {faster}"
+    print_table(terminal, title, headings, rows, gap=False)
+    if len(gains.changes) > len(shown):
+        say(terminal, f"… {plural(len(gains.changes) - len(shown), 'more op')}")
+
+
+def faster_text(factor: float) -> str:
+    """A factor in words: `2x faster`; empty for work that does not change."""
+    if factor == UNCHANGED:
+        return ""
+    return {ROOFLINE: "at its roofline", REMOVED: "removed"}.get(factor, f"{factor_name(factor)} faster")
+
+
+def gain_text(change: TargetGain) -> str:
+    """The gain by a change, in one line."""
+    gain = change.gain
+    saved, low, high = (gain.percent(time) for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+    if saved < 0:
+        low, high = 0.0 - high, 0.0 - low
+    sign = "" if gain.after_ns == gain.before_ns else "−" if saved > 0 else "+"
+    before, after = format_ns(gain.before_ns), format_ns(gain.after_ns)
+    before = before.removesuffix(f" {after.rpartition(' ')[2]}")
+    what = " ".join(filter(None, (change.target, faster_text(change.factor))))
+    why = f"; {gain.reason}" if gain.reason else ""
+    return f"{what}: {sign}{abs(saved):.1f} % ({low:.1f} to {high:.1f}), {before} -> {after} per invocation{why}"

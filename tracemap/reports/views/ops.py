@@ -21,12 +21,13 @@ from tracemap.attribution.model import (
     TransferResult,
     slowness_key,
 )
+from tracemap.attribution.what_if import Gain
 from tracemap.core.units import Unknown, sum_of
 from tracemap.map.model import Op
 from tracemap.map.query import PASSES, python_frame
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import file_line, op_line, root_and_line
-from tracemap.reports.views.costs import CLOCKS, OVERHEAD, Cell, Column, Costs, LazyRow, Row, View, known_cell
+from tracemap.reports.views.costs import CLOCKS, OVERHEAD, PERCENT, Cell, Column, Costs, LazyRow, Row, View, known_cell
 from tracemap.runs.model import TIME_METRICS
 
 # ---- ops, alone or grouped by line or name
@@ -41,8 +42,13 @@ LOW_END: Final = "likely_low"
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 45, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
 LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_BOUNDS = 80, 81, 82
-LEAVE_PASSES, LEAVE_OVERHEAD = 55, 58
+LEAVE_PASSES, LEAVE_GAIN, LEAVE_OVERHEAD = 55, 40, 58
 PASS: Final = Column("pass", "pass", leave=LEAVE_SCOPE + 1, least=8)
+
+GAIN: Final = Column("gain", "gain if 2x", PERCENT, leave=LEAVE_GAIN)
+GAIN_RANGE: Final = Column("gain_range", "gain if 2x %", usual=False)
+GAINS: Final = (GAIN, GAIN_RANGE)
+"""Columns of what the program gains if the ops of a row are twice as fast."""
 
 _LINE = Column("line", "line", leave=LEAVE_LINE, least=12)
 _PYTHON = Column("python", "python", leave=LEAVE_PYTHON, least=12)
@@ -86,6 +92,7 @@ def by_op(costed: MapCosts, costs: Costs) -> View:
         costs.of_invocations("median_low", "median from", LEAVE_SPREAD + 3, usual=False),
         costs.of_invocations("median_high", "median to", LEAVE_SPREAD + 4, usual=False),
         costs.of_first("inclusive", "inclusive", LEAVE_INCLUSIVE),
+        *GAINS,
         costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
         costs.of_first("low", "low", LEAVE_BOUNDS),
         costs.of_first("high", "high", LEAVE_BOUNDS),
@@ -114,8 +121,20 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         OVERHEAD: costed.overhead_of_op.get(op.id),
         "low": cost.low,
         "high": cost.high,
+        **gain_cells(costed.gains.get(op.id)),
         **_known(cost.per_invocation),
         **_likely(cost),
+    }
+
+
+def gain_cells(gain: Gain | None) -> Mapping[str, Cell]:
+    """The cells of `GAINS`: the part of the program's time that is saved, in percent, and with its interval."""
+    if gain is None or not gain.before_ns:
+        return {}
+    saved, low, high = (gain.percent(time) for time in (gain.after_ns, gain.high_ns, gain.low_ns))
+    return {
+        GAIN.key: Fraction(100 * gain.saved_ns, gain.before_ns),
+        GAIN_RANGE.key: f"{saved:.1f} ({low:.1f} to {high:.1f})",
     }
 
 

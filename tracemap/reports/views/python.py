@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -15,14 +16,16 @@ from tracemap.map.model import Frame, Op
 from tracemap.map.query import pass_of, plain_scope, user_frames
 from tracemap.reports.cost_lookup import OVERHEAD_LABELS, OVERHEAD_PARTS, MapCosts, OpOccurrence
 from tracemap.reports.escaping import file_line, op_line, or_dash
-from tracemap.reports.views.costs import OVERHEAD, PERCENT, SHARE, Cell, Column, Costs, Row, View
+from tracemap.reports.views.costs import OVERHEAD, PERCENT, SHARE, Cell, Column, Costs, LazyRow, Row, View
 from tracemap.reports.views.ops import (
+    GAINS,
     LEAVE_CALLS,
     LEAVE_INCLUSIVE,
     LEAVE_LINE,
     LEAVE_OVERHEAD,
     LEAVE_SCOPE,
     and_more,
+    gain_cells,
     names_of,
     pass_cells,
     pass_columns,
@@ -118,16 +121,19 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
         _NAMES,
         _OPS,
         *costs.columns(),
+        *GAINS,
         *pass_columns(costs),
         costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
         _KERNELS,
     )
     sums, kernels = defaultdict[str, _Sum](_Sum), defaultdict[str, Counter[str]](Counter)
+    occurrences = defaultdict[str, list[OpOccurrence]](list)
     overhead = Counter[str]()
     functions: dict[str, str] = {}
     for reached in _measured(costed):
         line, function = source_of(costed, reached)
         sums[line].add(reached, costs.first.name)
+        occurrences[line].append(reached)
         site = costed.graph.site_by_id.get(reached.work)
         kernels[line][site.kernel if site else costed.graph.transfer_by_id[reached.work].kind] += reached.attributed[
             costs.first.name
@@ -139,16 +145,23 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
         functions.setdefault(line, function)
         sums[line].ops[costed.graph.op_by_id[op_id]] += 0
     rows = [
-        {
-            **line_sum.row(costs),
-            "line": line,
-            "function": functions[line],
-            **({OVERHEAD: overhead[line]} if overhead[line] else {}),
-            "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
-        }
+        LazyRow(
+            {
+                **line_sum.row(costs),
+                "line": line,
+                "function": functions[line],
+                **({OVERHEAD: overhead[line]} if overhead[line] else {}),
+                "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
+            },
+            partial(_gain_of, costed, occurrences[line]),
+        )
         for line, line_sum in sums.items()
     ]
     return View("source line", columns, rows, costs.first.name)
+
+
+def _gain_of(costed: MapCosts, occurrences: Sequence[OpOccurrence]) -> Row:
+    return gain_cells(costed.gain_of(occurrences))
 
 
 _KERNELS = Column("kernel", "kernel", leave=LEAVE_SCOPE - 1, least=20)

@@ -28,6 +28,10 @@ function opCard(op, selected) {
   if (cost.uncertain && !cost.likely) {
     card.append(make("div", "facts", "uncertain by 50 % or more: noisy run, invocations differ widely"));
   }
+  if (op.gain) {
+    const [, , , reason] = op.gain;
+    card.append(make("div", "facts", "if 2x faster, the program gains " + (reason ? "nothing: " + reason : gainWords(op.gain))));
+  }
   if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));
   if (cost.per_invocation) card.append(make("div", "facts", "single invocations" + spreadText(cost.per_invocation)));
   return card;

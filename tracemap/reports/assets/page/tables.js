@@ -11,6 +11,15 @@ const calls = column("calls", (row) => row.calls, callsCell, true, () => (whole 
 const spreadOver = (unit, key) => ["median", "p10", "p90"].map((label, at) =>
   costs(label + "/" + unit, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + unit + "s"));
 
+// What the program gains if an op is twice as fast.
+const gainWords = ([saved, low, high]) => saved.toFixed(1) + " % (" + low.toFixed(1) + " to " + high.toFixed(1) + ")";
+function gainCell(op) {
+  const cell = make("td", "num", op.gain ? op.gain[0].toFixed(1) + " %" : "–");
+  if (op.gain) cell.title = gainWords(op.gain) + (op.gain[3] && ": " + op.gain[3]);
+  return cell;
+}
+const gains = column("gain if 2x faster", (op) => op.gain?.[0] ?? null, gainCell, true, () => "of the program's time");
+
 const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
 // Forward or backward, in training steps.
 const passColumns = data.ops.some((op) => op.pass_name) ? [text("pass", (op) => op.pass_name)] : [];
@@ -31,6 +40,7 @@ const opColumns = [
   text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
   ...passColumns,
   ...(measured ? [
+    ...(data.ops.some((op) => op.gain) ? [gains] : []),
     calls,
     sums("inclusive", (op) => costOf(op)?.inclusive),
     sums("low", (op) => costOf(op)?.low),

@@ -1,0 +1,651 @@
+"""Gains of the program if work gets faster: a model of an invocation, from when its work ran.
+
+Dispatches without a barrier between them share the workers. Such a group takes at least as long as its longest
+dispatch, and as all its work divided by the workers; how close it comes to that is measured, and assumed to stay.
+Groups of a submission follow each other. A submission starts when the one before it has ended and the host has
+submitted it. So a faster kernel gains nothing where the device then waits for the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from tracemap.attribution.join.schedule_nfa import meanings_of
+from tracemap.attribution.join.targets import called_schedule
+from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.overhead import overhead_by_op
+from tracemap.core.codec import Record
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.model import OpId, Site, TraceGraph
+from tracemap.runs.model import Peaks, RunHeader
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class Gain(Record, frozen=True):
+    """Mean time of an invocation before and after a change, with the interval of the time after it.
+
+    `reason`: why there is no gain; "" if there is one.
+    """
+
+    before_ns: int
+    after_ns: int
+    low_ns: int
+    high_ns: int
+    reason: str = ""
+
+    @property
+    def saved_ns(self) -> int:
+        """Time that an invocation saves; negative if it takes longer."""
+        return self.before_ns - self.after_ns
+
+    def percent(self, time_ns: int) -> float:
+        """The saving of a time after the change, in percent of the time before, with one decimal."""
+        return round(100 * (self.before_ns - time_ns) / self.before_ns, 1) + 0.0 if self.before_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Work that takes another time.
+
+    Attributes:
+        parts: the ops that change, by dispatch site or transfer.
+        factor: how many times as fast they get; infinite: they are removed; 0: as fast as the roofline allows.
+        workers: the number of workers; unknown: it stays.
+    """
+
+    parts: Mapping[str, frozenset[OpId]]
+    factor: float
+    workers: Integer = UNKNOWN
+
+    @property
+    def is_removal(self) -> bool:
+        """Whether the work is removed."""
+        return math.isinf(self.factor)
+
+
+ROOFLINE: Final = 0.0
+"""The factor of work that gets as fast as the machine's peaks allow."""
+REMOVED: Final = math.inf
+"""The factor of work that is removed."""
+UNCHANGED: Final = 1.0
+"""The factor of work that does not change."""
+
+
+def factor_name(factor: float) -> str:
+    """The name of a factor: `2x`, `roofline` or `removed`.
+
+    >>> factor_name(1.5), factor_name(ROOFLINE)
+    ('1.5x', 'roofline')
+    """
+    return {ROOFLINE: "roofline", REMOVED: "removed"}.get(factor, f"{factor:g}x")
+
+
+# ---- what the model needs
+
+
+def check_modelled(attribution: Attribution) -> TimedWork:
+    """The timed work of an attribution whose invocations have a mean time.
+
+    Raises:
+        UsageInvalid: the runs lack times or invocations, or called different functions.
+    """
+    if len(attribution.functions) > 1:
+        raise UsageInvalid(
+            "the runs called different functions, which have no common time of an invocation; name runs of one function"
+        )
+    if attribution.timed is None:
+        raise UsageInvalid(
+            "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
+            "record it with `tracemap record`"
+        )
+    run = attribution.run
+    if (
+        not isinstance(run.elapsed_ns, int)
+        or not isinstance(run.iterations, int)
+        or not run.elapsed_ns * run.iterations
+    ):
+        raise UsageInvalid("the run does not say how long its invocations took; record it with `tracemap record`")
+    return attribution.timed
+
+
+def program_ns(attribution: Attribution) -> int:
+    """Mean time of an invocation, without outlier time and the profiler's own work.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    timed, run = check_modelled(attribution), attribution.run
+    assert isinstance(run.elapsed_ns, int)
+    assert isinstance(run.iterations, int)
+    profiler_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
+    typical_ns = timed.period_ns or run.elapsed_ns / run.iterations
+    return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
+
+
+# ---- shares
+#
+# The part of a place's time that remains after a change. Shares within a kernel show where the time passed. Ops of the
+# same loop nest may overlap: then a faster op saves nothing while another one still takes as long.
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratios:
+    """The time of each target after a change over that before it: with the largest gain, the likely one, the least."""
+
+    least: Array
+    likely: Array
+    most: Array
+
+
+def _ratios(graph: TraceGraph, attribution: Attribution, timed: TimedWork, change: Change) -> _Ratios:
+    import numpy as np
+
+    results: dict[str, PlaceResult] = {site.site: site for site in attribution.sites}
+    results |= {transfer.transfer: transfer for transfer in attribution.transfers}
+    metric = _time_metric(attribution)
+    of_place = {
+        place: _ratios_of_place(graph, attribution.run.peaks, results[place], place, ops, metric, change)
+        for place, ops in change.parts.items()
+        if place in results
+    }
+    # The last element is for events without a target, whose index is negative.
+    ratios = np.ones((3, len(timed.places) + 1))
+    for target, places in enumerate(timed.places):
+        if not of_place.keys().isdisjoint(places):
+            ratios[:, target] = np.mean([of_place.get(place, (1.0, 1.0, 1.0)) for place in places], axis=0)
+    return _Ratios(*ratios)
+
+
+def _time_metric(attribution: Attribution) -> str:
+    names = [metric.name for metric in attribution.metrics]
+    return next((name for name in ("cpu_ns", "duration_ns") if name in names), "")
+
+
+def _ratios_of_place(
+    graph: TraceGraph,
+    peaks: Peaks,
+    result: PlaceResult,
+    place: str,
+    ops: frozenset[OpId],
+    metric: str,
+    change: Change,
+) -> tuple[float, float, float]:
+    """The ratios of a place's time after and before a change: with the largest gain, the likely one, the least."""
+    weights = {share.op: float(share.weight.get(metric, 0)) for share in result.shares}
+    total = result.metrics[metric].total
+    if ops >= weights.keys():
+        shares = (1.0, 1.0, 1.0)
+        others = 0.0
+    else:
+        share = sum(weight for op, weight in weights.items() if op in ops)
+        low, high = _likely(result, ops, metric, share, total)
+        shares = (high, share, low)
+        others = _overlapping(graph, place, ops, weights)
+    factor = change.factor
+    if factor == ROOFLINE:
+        factor = _roofline_factor(graph.site_by_id.get(place), result, ops, shares[1] * total, peaks)
+    serial = [1 - share * (1 - 1 / factor) for share in shares]
+    all_ratios = [*serial, *(_overlapped(share, min(others, 1 - share), factor) for share in shares)]
+    return min(all_ratios), serial[1], max(all_ratios)
+
+
+def _likely(result: PlaceResult, ops: frozenset[OpId], metric: str, share: float, total: int) -> tuple[float, float]:
+    """The likely range of the share of ops: the tighter of their own ranges and of what the others leave."""
+    if not total or not any(metric in own.likely for own in result.shares):
+        return share, share
+    own = [bound for other in result.shares if other.op in ops for bound in [_range(other, metric)]]
+    rest = [bound for other in result.shares if other.op not in ops for bound in [_range(other, metric)]]
+    low = max(sum(low for low, _ in own), total - sum(high for _, high in rest))
+    high = min(sum(high for _, high in own), total - sum(low for low, _ in rest))
+    return min(share, max(0.0, low / total)), max(share, min(1.0, high / total))
+
+
+def _range(share: MemberShare, metric: str) -> tuple[int, int]:
+    return share.likely.get(metric) or (share.attributed[metric], share.attributed[metric])
+
+
+def _overlapped(share: float, others: float, factor: float) -> float:
+    """The ratio if the ops and others of the same loop nest overlap fully: the slower of the two decides.
+
+    >>> _overlapped(0.4, 0.6, 2), _overlapped(0.75, 0.25, 2)
+    (1.0, 0.5)
+    """
+    if not share or not others:
+        return 1 - share * (1 - 1 / factor)
+    return 1 - (share + others) * (1 - max(share / factor, others) / max(share, others))
+
+
+def _overlapping(graph: TraceGraph, place: str, ops: frozenset[OpId], weights: Mapping[OpId, float]) -> float:
+    """The share of other ops of a dispatch whose work is in the same loop nest as that of these ops.
+
+    Work of another loop nest never overlaps with theirs. Without the kernel's text, all ops may.
+    """
+    site = graph.site_by_id.get(place)
+    kernel = graph.kernel_by_name.get(site.kernel) if site else None
+    if kernel is None or not kernel.steps:
+        return sum(weight for op, weight in weights.items() if op not in ops)
+    parents = {step.line: step.parent for step in kernel.steps}
+    nests: dict[int, set[OpId]] = defaultdict(set)
+    for step in kernel.steps:
+        line = step.line
+        while (parent := parents.get(line, UNKNOWN)) is not UNKNOWN:
+            line = parent
+        nests[line].update(op for op in step.ops if op in weights)
+    together = {op for nest in nests.values() if not nest.isdisjoint(ops) for op in nest}
+    return sum(weights[op] for op in together if op not in ops)
+
+
+def _roofline_factor(
+    site: Site | None, result: PlaceResult, ops: frozenset[OpId], time_ns: float, peaks: Peaks
+) -> float:
+    """How many times as fast ops of a dispatch would be at the machine's peaks; 1 if their work is unknown."""
+    members = [member for member in site.members if member.op in ops] if site else []
+    known = [member for member in members if member.operations is not UNKNOWN and member.bytes is not UNKNOWN]
+    if not members or len(known) < len(members) or result.calls is UNKNOWN or not result.calls:
+        return 1.0
+    operations = sum(member.operations for member in known if isinstance(member.operations, int))
+    moved = sum(member.bytes for member in known if isinstance(member.bytes, int))
+    least_ns = 1e9 * max(operations / peaks.operations_per_second, moved / peaks.bytes_per_second) * result.calls
+    return max(1.0, time_ns / least_ns) if least_ns else 1.0
+
+
+# ---- the model of an invocation
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Savings in ns, of stages or in all: at least, likely, at most."""
+
+    least: Any
+    likely: Any
+    most: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Groups of the timed work with all their events, for a model of their times."""
+
+    timed: TimedWork
+    numbers: Array
+    events: Array
+    begins: Array
+    wall_ns: Array
+
+    @classmethod
+    def of(cls, timed: TimedWork, numbers: Array) -> _Groups:
+        """Groups by their numbers, which are in order."""
+        import numpy as np
+
+        first = np.searchsorted(timed.group, numbers)
+        counts = np.searchsorted(timed.group, numbers, side="right") - first
+        begins = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        events = np.repeat(first - begins, counts) + np.arange(counts.sum())
+        return cls(timed, numbers, events, begins, timed.wall_ns[numbers])
+
+    def bounds(self, cpu_ns: Array, workers: Integer) -> tuple[Array, Array]:
+        """The time of groups if their dispatches run concurrently, and if they run one after another."""
+        import numpy as np
+
+        tiles = self.timed.tiles[self.events]
+        if isinstance(workers, int):
+            rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
+            parallel, alone = np.full(len(self.begins), float(workers)), cpu_ns * rounds
+        else:
+            before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
+            parallel, alone = np.maximum(1, before / np.maximum(self.wall_ns, 1)), cpu_ns  # as parallel as it was
+        longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
+        concurrent = np.maximum(longest, work / parallel)
+        return concurrent, np.maximum(concurrent, np.add.reduceat(alone, self.begins))
+
+    def savings(self, before: tuple[Array, Array], after: tuple[Array, Array]) -> list[Array]:
+        """Savings from the bounds before and after a change: at least, likely, at most.
+
+        How far a group was from the time of concurrent dispatches, it remains. Time in which workers were idle may
+        shrink with the work, or stay.
+        """
+        import numpy as np
+
+        wall = self.wall_ns
+        (concurrent, serial), (concurrent_after, serial_after) = before, after
+        room = np.maximum(serial - concurrent, _TINY)
+        mixed = np.clip((wall - concurrent) / room, 0, 1) * (serial > concurrent)
+        model = np.maximum(concurrent + mixed * (serial - concurrent), _TINY)
+        model_after = concurrent_after + mixed * (serial_after - concurrent_after)
+        busy = np.minimum(1, model / np.maximum(wall, _TINY))
+        likely = wall * (1 - model_after / model)
+        extremes = [likely, likely * busy]
+        for own, own_after in ((concurrent, concurrent_after), (serial, serial_after)):
+            extremes.append(wall * busy * (1 - own_after / np.maximum(own, _TINY)))
+        return [np.minimum.reduce(extremes), likely * (1 + busy) / 2, np.maximum.reduce(extremes)]
+
+
+_TINY: Final = 1e-9
+
+
+def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Change, floors: Array) -> _Range:
+    """The savings of stages by their own work, if the time of each target changes by a ratio.
+
+    `floors`: least time of a call of each target on more workers, in the worst case.
+    """
+    import numpy as np
+
+    new_workers = change.workers if isinstance(change.workers, int) else workers
+    sums = [np.zeros(len(timed.idle_ns)) for _ in range(3)]
+    affected = (
+        np.arange(len(timed.wall_ns)) if new_workers != workers else np.unique(timed.group[ratio[timed.target] != 1])
+    )
+    if len(affected):
+        groups = _Groups.of(timed, affected)
+        cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
+        after = cpu * ratio[targets]
+        before = groups.bounds(cpu, workers)
+        savings = groups.savings(before, groups.bounds(after, new_workers))
+        if new_workers != workers:
+            least_time = np.add.reduceat(floors[targets], groups.begins)
+            worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
+            savings = [worst * _SPREAD_LEAST, savings[1] * _SPREAD_LIKELY, savings[2]]
+        if change.is_removal:
+            gone = np.maximum.reduceat(after, groups.begins) == 0
+            savings = [
+                saved + extra * gone * timed.gap_ns[affected] for saved, extra in zip(savings, (0, 1, 1), strict=True)
+            ]
+        for total, saved in zip(sums, savings, strict=True):
+            np.add.at(total, timed.stage[affected], saved)
+    return _Range(*sums)
+
+
+_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.85
+"""Fraction of the time that other numbers of workers would save if they never waited: at least, and likely."""
+
+
+def _waits(graph: TraceGraph, timed: TimedWork, run: RunHeader) -> _Range:
+    """Whether the host waits for the device before each stage: if that gains least, likely, and if it gains most.
+
+    The map knows it of most submissions. Of the others, one that came while the device still worked shows that the host
+    did not wait. If it came later, the host may have waited, or been slow.
+    """
+    import numpy as np
+
+    follows = np.concatenate(([False], timed.invocation[1:] == timed.invocation[:-1]))
+    if run.device == "local-sync":
+        return _Range(follows, follows, follows)
+    # The first event of each stage, if it has any: 1 if the host waits before it, 0 if not, else unknown.
+    stages, first = np.unique(timed.stage[timed.group], return_index=True)
+    known = np.full(len(follows), _UNKNOWN_WAIT)
+    known[stages] = _waits_of_targets(graph, timed, run.function)[timed.target[first]]
+    is_late = follows & ((timed.slack_ns < 0) | (not timed.is_slack_known))
+    runs_ahead = timed.is_slack_known and np.count_nonzero(follows & ~is_late) > _AHEAD * np.count_nonzero(follows)
+    least, most = is_late & (known == 1), is_late & (known != 0)
+    return _Range(least, least if runs_ahead else most, most)
+
+
+_UNKNOWN_WAIT: Final = 2
+
+
+def _waits_of_targets(graph: TraceGraph, timed: TimedWork, function: Text) -> Array:
+    """Whether the host waits ahead of the submission of each target, 1 or 0, or `_UNKNOWN_WAIT`; the last of none."""
+    import numpy as np
+
+    schedule = called_schedule(graph, function)
+    waits: dict[int | str, set[bool]] = defaultdict(set)
+    for submission in schedule.submissions if schedule else ():
+        for meaning in meanings_of(submission):
+            waits[meaning].add(submission.waits)
+    of_target = np.full(len(timed.places) + 1, _UNKNOWN_WAIT)
+    for target, places in enumerate(timed.places):
+        sites = [graph.site_by_id.get(place) for place in places]
+        meanings = [site.command_buffer if site else place for site, place in zip(sites, places, strict=True)]
+        found = {wait for meaning in meanings if isinstance(meaning, int | str) for wait in waits[meaning]}
+        if len(found) == 1:
+            of_target[target] = int(found.pop())
+    return of_target
+
+
+_AHEAD: Final = 0.1
+"""Fraction of submissions ahead of the device from which on the host is taken not to wait for it."""
+
+
+def _passed_on(timed: TimedWork, savings: Array, waits: Array) -> float:
+    """The time that all invocations save if their stages save this time.
+
+    A stage begins when the stage before it has ended and the host has submitted it. Where the host does not wait, the
+    stage begins earlier by `min(saved + max(0, -slack), max(0, slack))`, if the device has saved that much since the
+    host last waited. So savings add up below a running minimum, from one wait to the next.
+    """
+    import numpy as np
+
+    if not np.any(savings):
+        return 0.0
+    own = np.rint(savings).astype(np.int64)
+    is_first = np.concatenate(([True], timed.invocation[1:] != timed.invocation[:-1]))
+    begins = is_first | waits
+    late, early = np.maximum(0, -timed.slack_ns), np.maximum(0, timed.slack_ns)
+    sums = np.cumsum(np.where(begins, 0, late) + own)
+    limits = np.where(begins, own - sums, early + own - sums)
+    stretch = np.cumsum(begins) * (int(limits.max() - limits.min()) + 1)
+    saved = sums + np.minimum.accumulate(limits - stretch) + stretch
+    ends = np.concatenate((is_first[1:], [True]))
+    # The host returns after its last submission.
+    tail = np.full(len(saved), np.iinfo(np.int64).max)
+    tail[ends] = np.where(timed.tail_ns > 0, timed.tail_ns, tail[ends])
+    return float(np.minimum(saved, tail)[np.concatenate((begins[1:], [True]))].sum())
+
+
+# ---- gains
+
+
+def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain:
+    """Gain of the mean time of an invocation by a change.
+
+    Raises:
+        UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
+    """
+    timed, run = check_modelled(attribution), attribution.run
+    _check_workers(run, change)
+    ratios = _ratios(graph, attribution, timed, change)
+    floors = _bandwidth_times(graph, timed, run.peaks)
+    waits = _waits(graph, timed, run)
+    least, likely, most = (
+        _stage_savings(timed, ratio, run.workers, change, floors)
+        for ratio in (ratios.most, ratios.likely, ratios.least)
+    )
+    saved = _Range(
+        _passed_on(timed, least.least, waits.least),
+        _passed_on(timed, likely.likely, waits.likely),
+        _passed_on(timed, most.most, waits.most),
+    )
+    gain = _gain(attribution, saved, timed.scale)
+    if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
+        return gain
+    reason = _reason(graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
+    return structs.replace(gain, reason=reason)
+
+
+_NOTHING: Final = 2000
+"""A gain of less than 1 part in this many is none."""
+
+
+def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, saved: float, passed_on: float) -> str:
+    """Why a change saves nothing, though its stages save `saved`, of which they pass on `passed_on`."""
+    import numpy as np
+
+    if isinstance(change.workers, int):
+        return "its kernels have too little work, or too few workgroups, for another number of workers"
+    changed = np.flatnonzero(ratio[timed.target] != 1)
+    if not len(changed):
+        if change.factor == ROOFLINE and change.parts:
+            return "as fast as the roofline allows already, or its operations and bytes are unknown"
+        return "takes no time in any measured dispatch, copy or fill"
+    own = float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum())
+    if saved < own * _HIDDEN:
+        return f"hidden: {_others(graph, timed, ratio, changed)} at the same time, and takes longer"
+    if passed_on < saved * _HIDDEN:
+        return "host-bound: the device waits there for the host to submit the next work"
+    return "takes too little of the time"
+
+
+def _others(graph: TraceGraph, timed: TimedWork, ratio: Array, changed: Array) -> str:
+    """The most expensive kernel of the groups of changed events that does not change itself, in words."""
+    import numpy as np
+
+    groups = _Groups.of(timed, np.unique(timed.group[changed]))
+    others = groups.events[(ratio[timed.target[groups.events]] == 1) & (timed.target[groups.events] >= 0)]
+    times = np.bincount(timed.target[others], timed.cpu_ns[others], len(timed.places))
+    sites = [graph.site_by_id.get(place) for place in timed.places[int(times.argmax())]] if len(others) else []
+    kernel = next((site.kernel for site in sites if site), "other work")
+    return f"{kernel} runs"
+
+
+_HIDDEN: Final = 0.1
+"""A change that saves less than this fraction of its own time is hidden."""
+
+
+def _check_workers(run: RunHeader, change: Change) -> None:
+    if isinstance(change.workers, int) and (run.device == "local-sync" or not isinstance(run.workers, int)):
+        device = "this device" if run.device is UNKNOWN else run.device
+        raise UsageInvalid(
+            f"{device} has no workers to change; record the program with --device=local-task, with or without --serial"
+        )
+
+
+def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array:
+    """Time of a call of each target if more workers have no faster memory; 0 if unknown. The last is of no target."""
+    import numpy as np
+
+    times = np.zeros(len(timed.places) + 1)
+    for target, places in enumerate(timed.places):
+        site = graph.site_by_id.get(places[0])
+        moved = sum(member.bytes for member in site.members if isinstance(member.bytes, int)) if site else 0
+        times[target] = 1e9 * moved / peaks.bytes_per_second
+    return times
+
+
+def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
+    """The gain by savings of all invocations, which are multiplied by `scale`."""
+    run, before = attribution.run, program_ns(attribution)
+    assert isinstance(run.iterations, int)
+    least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
+    noise = _noise(run) * likely
+    low = before - likely - math.hypot(max(0.0, most - likely), noise)
+    high = before - likely + math.hypot(max(0.0, likely - least), noise)
+    return Gain(before, *(max(0, round(time)) for time in (before - likely, low, high)))
+
+
+_UNKNOWN_NOISE: Final = 0.05
+_LAYOUT: Final = 0.15
+"""Relative difference of a kernel's time between processes, whose memory layouts differ."""
+
+
+def _noise(run: RunHeader) -> float:
+    """The relative error of a gain by noise and by the memory layout of the launches."""
+    invocation = run.invocation
+    if invocation.median_ns is UNKNOWN or invocation.low_ns is UNKNOWN or invocation.high_ns is UNKNOWN:
+        spread = _UNKNOWN_NOISE
+    else:
+        spread = (invocation.high_ns - invocation.low_ns) / 2 / max(1, invocation.median_ns)
+    return math.hypot(spread, _LAYOUT / math.sqrt(max(1, run.launches)))
+
+
+# ---- overhead
+
+
+def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, factor: float) -> Gain:
+    """Gain of the mean time of an invocation if time without a kernel gets shorter.
+
+    Args:
+        attribution: the costs, with their overhead.
+        ops: only the overhead of these ops; None: all but the profiler's, and what is not explained.
+        factor: how many times as fast it gets.
+
+    Raises:
+        UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
+    """
+    timed, run = check_modelled(attribution), attribution.run
+    if not attribution.overhead:
+        raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
+    assert isinstance(run.iterations, int)
+    rows = [row for row in attribution.overhead if row.place not in (OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)]
+    by_op = overhead_by_op(rows)
+    total = sum(row.total_ns for row in rows)
+    chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
+    # Overhead includes outlier time, which is not gained.
+    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / run.iterations
+    typical = max(0.0, program_ns(attribution) - kernels_ns) * run.iterations
+    saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
+    gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
+    return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
+
+
+_OVERHEAD_LEAST, _OVERHEAD_MOST = 0.8, 1.1
+"""Parts of overhead that are saved at least and at most: its division over ops is not exact."""
+
+
+# ---- the ranked list
+
+
+class TargetGain(Record, frozen=True):
+    """Gain of a program by one change.
+
+    `target`: what changes; `ops`: its ops; `factor`: how many times as fast it gets, see `Change`.
+    """
+
+    target: str
+    ops: tuple[OpId, ...]
+    factor: float
+    gain: Gain
+
+
+class ProgramGains(Record, frozen=True):
+    """Gains of a program, the largest first; `before_ns`: mean time of an invocation."""
+
+    before_ns: int
+    changes: tuple[TargetGain, ...]
+
+
+def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> ProgramGains:
+    """The gains with the time before them.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    return ProgramGains(program_ns(attribution), tuple(changes))
+
+
+TWICE: Final = 2.0
+"""The factor of the ranked list."""
+MOST_RANKED: Final = 200
+"""Most ops of the ranked list: those with the highest costs, since an op gains no more than that."""
+
+
+def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TWICE) -> tuple[TargetGain, ...]:
+    """The gain of each op, the largest first; empty if the runs lack times or invocations."""
+    try:
+        check_modelled(attribution)
+    except UsageInvalid:
+        return ()
+    metric = _time_metric(attribution)
+    places: dict[OpId, dict[str, frozenset[OpId]]] = defaultdict(dict)
+    for result in attribution.sites:
+        for share in result.shares:
+            places[share.op][result.site] = frozenset({share.op})
+    for transfer in attribution.transfers:
+        for share in transfer.shares:
+            places[share.op][transfer.transfer] = frozenset({share.op})
+    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
+    costly.sort(key=lambda result: -result.metrics[metric].attributed)
+    gains = [
+        TargetGain(result.op, (result.op,), factor, what_if(graph, attribution, Change(places[result.op], factor)))
+        for result in costly[:MOST_RANKED]
+    ]
+    return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))
