@@ -26,6 +26,8 @@ class Alteration:
     line: int
     removed: bool = False
     whole: bool = False
+    tiles: tuple[str, str] | None = None
+    """A text of the kernel's configuration and its replacement, with which `tracemap swap` makes the program after."""
 
 
 @dataclass(slots=True)
@@ -225,6 +227,14 @@ def alterations() -> Iterator[Alteration]:
     yield from _altered("loop", loop, rows, {"x": (128, 512), "y": (256, 0)}, whole=True)
     yield from _altered("attention", attention, {"keys": 64, "values": 64}, {"keys": (256,), "values": (32, 128)})
     yield from _altered("convolutions", convolutions, {"first": 16, "last": 32}, {"first": (32,), "last": (16,)})
+
+
+def swaps() -> Iterator[Alteration]:
+    """Kernels that `tracemap swap` replaces by themselves with other tiles."""
+    chained, marks = chain("chain", {"a": 512, "b": 256, "c": 1024, "d": 128})
+    for mark in ("a", "c"):
+        tiles = ("vector_common_parallel = [8, 16, 0]", "vector_common_parallel = [4, 16, 0]")
+        yield Alteration(f"chain: other tiles of {mark}", chained, chained, marks[mark], whole=True, tiles=tiles)
 
 
 def _altered(

@@ -11,7 +11,7 @@ import pytest
 from iree.compiler import ir
 
 from tests.oracle import advice, overhead, what_if
-from tests.oracle.altered import alterations
+from tests.oracle.altered import alterations, swaps
 from tests.oracle.looped import programs, scan
 from tests.oracle.planted import clean, planted
 from tests.oracle.stock import DEVICES, Program, Timed, _union_ns, compiled, kernels_in_turns
@@ -141,6 +141,13 @@ def test_a_removed_kernel_is_predicted(tmp_path: Path) -> None:
     found = what_if.pair(alteration, "local-sync", tmp_path, turns=3)
     assert found.true < -30
     assert found.predicted < -30
+
+
+@pytest.mark.long
+def test_a_kernel_with_other_tiles_is_predicted(tmp_path: Path) -> None:
+    found = what_if.pair(list(swaps())[1], "local-sync", tmp_path, turns=3)
+    assert found.factor > 1
+    assert found.error < 10
 
 
 @pytest.mark.long

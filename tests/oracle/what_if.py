@@ -8,12 +8,13 @@ points of it, the interval holds in 90 % of the pairs, and predicted and true ch
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,14 +23,14 @@ import click
 import numpy as np
 
 from tests.documents import DOCS, write_part
-from tests.oracle.altered import Alteration, alterations
+from tests.oracle.altered import Alteration, alterations, swaps
 from tests.oracle.stock import DEVICES, Kernels, Timed, compiled, kernels_in_turns, run_ahead_of_others, times_in_turns
-from tests.support import Json, command_line, json_cli
+from tests.support import Json, check_cli, command_line, json_cli
 
 MOST_MEDIAN_ERROR: Final = 2.0
 LEAST_HOLDING: Final = 0.9
 LEAST_CORRELATION: Final = 0.95
-_TURNS: Final = 10
+_TURNS: Final = 8
 _ROUNDS: Final = 3
 """Rounds of turns at most, until the true change is known well enough."""
 _MOST_WIDTH: Final = 4.0
@@ -75,9 +76,8 @@ class Pair:
 
 def pair(alteration: Alteration, device: str, folder: Path, turns: int = _TURNS) -> Pair:
     """Predict the effect of an alteration, and measure it."""
-    programs = {"before": alteration.before, "after": alteration.after}
-    timed = {name: Timed(compiled(program, folder), program, DEVICES[device]) for name, program in programs.items()}
-    kernel, factor = _factor(timed, alteration, folder)
+    timed = _timed(alteration, device, folder)
+    kernel, factor = _factor(alteration, folder)
     ratios: list[float] = []
     for _ in range(_ROUNDS):
         times = times_in_turns(timed, turns)
@@ -108,10 +108,51 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _factor(timed: Mapping[str, Timed], alteration: Alteration, folder: Path) -> tuple[str, float]:
+def _timed(alteration: Alteration, device: str, folder: Path) -> dict[str, Timed]:
+    before, after = compiled(alteration.before, folder), compiled(alteration.after, folder)
+    if alteration.tiles:
+        bundle = _bundle(alteration, folder)
+        before, after = bundle / "module.vmfb", _swapped(bundle, alteration, folder) / "module.vmfb"
+    flags = DEVICES[device]
+    return {"before": Timed(before, alteration.before, flags), "after": Timed(after, alteration.after, flags)}
+
+
+def _bundle(alteration: Alteration, folder: Path) -> Path:
+    bundle = folder / f"{alteration.before.name}.tracemap"
+    if not bundle.exists():
+        model = compiled(alteration.before, folder).with_suffix(".mlir")
+        run_ahead_of_others(command_line("build", model, "-o", bundle))
+    return bundle
+
+
+def _swapped(bundle: Path, alteration: Alteration, folder: Path) -> Path:
+    assert alteration.tiles
+    kernel, (old, new) = _kernel(bundle, alteration.line), alteration.tiles
+    after, edited = folder / f"{kernel}.tracemap", folder / f"{kernel}.mlir"
+    if not after.exists():
+        text = check_cli("swap", bundle, kernel, "--dump", "configuration")
+        assert old in text, f"{kernel}: no {old}"
+        edited.write_text(text.replace(old, new), encoding="utf-8")
+        inputs = [word for value in alteration.before.inputs for word in ("--input", value)]
+        words = ("-o", after, "--pairs", "0", "--no-verify")
+        check_cli("swap", bundle, f"{kernel}={edited}", *inputs, *words)
+    return after
+
+
+def _kernel(bundle: Path, line: int) -> str:
+    shown = json_cli("show", bundle)
+    sites = [site for op in shown["ops"] if op["line"] == line for site in op["sites"]]
+    (kernel,) = {site["kernel"] for site in shown["sites"] if site["id"] in sites}
+    return str(kernel)
+
+
+@functools.cache
+def _factor(alteration: Alteration, folder: Path) -> tuple[str, float]:
     """The name of the altered kernel, and the factor of its own time on one worker."""
-    serial = {name: Timed(one.module, one.program, DEVICES["1 worker"]) for name, one in timed.items()}
-    found = kernels_in_turns(serial, 3, folder)
+    found = kernels_in_turns(_timed(alteration, "1 worker", folder), 3, folder)
+    if alteration.tiles:
+        kernel = _kernel(_bundle(alteration, folder), alteration.line)
+        return kernel, found["after"].call(kernel) / found["before"].call(kernel)
     before = _differing(found["before"], found["after"])
     if alteration.removed:
         return before, 0.0
@@ -131,10 +172,8 @@ def _differing(kernels: Kernels, others: Kernels) -> str:
 
 
 def _predicted(alteration: Alteration, kernel: str, factor: float, device: str, folder: Path) -> Json:
-    bundle = folder / f"{alteration.before.name}.tracemap"
+    bundle = _bundle(alteration, folder)
     run = folder / f"{alteration.before.name}-{device.replace(' ', '')}.parquet"
-    if not bundle.exists():
-        run_ahead_of_others(command_line("build", folder / f"{alteration.before.name}.mlir", "-o", bundle))
     if not run.exists():
         inputs = [word for value in alteration.before.inputs for word in ("--input", value)]
         run_ahead_of_others(
@@ -226,7 +265,7 @@ def main(turns: int, only: str, *, write_docs: bool) -> None:
     """Print the table; status 1 if a target is missed."""
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory(prefix="tracemap-what-if-") as folder:
-        for alteration in alterations():
+        for alteration in (*alterations(), *swaps()):
             for device in DEVICES if only in alteration.name else ():
                 pairs.append(pair(alteration, device, Path(folder), turns))
                 print(pairs[-1], file=sys.stderr, flush=True)
