@@ -224,7 +224,7 @@ def alterations() -> Iterator[Alteration]:
     sums = {"x": 16384, "y": 32768, "z": 8192, "last": 1024}
     yield from _altered("sums", branches_joined, sums, {"x": (0,), "y": (16384,), "last": (512, 2048)})
     rows = {"x": 256, "y": 512}
-    yield from _altered("loop", loop, rows, {"x": (128, 512), "y": (256, 0)}, whole=True)
+    yield from _altered("loop", loop, rows, {"x": (128, 320), "y": (384, 0)}, whole=True)
     yield from _altered("attention", attention, {"keys": 64, "values": 64}, {"keys": (256,), "values": (32, 128)})
     yield from _altered("convolutions", convolutions, {"first": 16, "last": 32}, {"first": (32,), "last": (16,)})
 
