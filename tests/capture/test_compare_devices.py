@@ -14,11 +14,10 @@ from tests.conftest import Built
 from tests.recording import request, sample
 from tests.reports.test_page import GRAPH, TOTALS
 from tests.support import check_cli, json_cli, run_cli
-from tracemap.attribution.model import Attribution, UnattributedReason, UnattributedRow
+from tracemap.attribution.model import Attribution
 from tracemap.capture.record import record
-from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.units import UNKNOWN, format_ns
-from tracemap.reports.advice import device_comparison_text, elapsed_text, overhead_advice
+from tracemap.reports.advice import device_comparison_text, elapsed_text
 from tracemap.reports.cost_lookup import ASSUMED_SIZES
 from tracemap.runs.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
 
@@ -130,51 +129,6 @@ def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it(
     assert said(invocation=few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
     assert said(iterations=UNKNOWN) == "1.00 µs"
     assert elapsed_text(replace(found, functions=("encode", "decode"))) == "1.00 µs in all"
-
-
-def test_a_busy_machine_may_be_what_is_waited_for() -> None:
-    found = divided(600, 310)
-    busy = replace(found, diagnostics=(Diagnostic(NOISY, "the run was delayed"),))
-    assert "waiting for a CPU" not in overhead_advice(found)
-    assert "; the overhead may include waiting for a CPU (noisy run). Try record " in overhead_advice(busy)
-
-
-@pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
-def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
-    """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
-    said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
-    rest = UnattributedRow(UnattributedReason.QUEUE, 1, {"duration_ns": submitted_ns})
-    found = replace(divided(600, 310), diagnostics=(said,), unattributed=(rest,), metrics=())
-    assert ("; the overhead may include untimed copies and fills. Try record " in overhead_advice(found)) == is_told
-
-
-def test_advice_says_what_was_measured() -> None:
-    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
-    said = overhead_advice(divided(600, 310, SYNC, slow))
-    assert said.startswith("91.0 % of the elapsed time is runtime overhead (queue and host); a kernel call takes ")
-    assert said.endswith(". local-sync is faster: 100 µs instead of 900 µs on local-task")
-
-
-def test_a_pause_is_no_waiting() -> None:
-    paused = replace(divided(600, 310), diagnostics=(Diagnostic(PAUSED, "the program was paused"),))
-    assert overhead_advice(paused) == ""
-
-
-def test_advice_to_measure_where_nobody_has() -> None:
-    said = overhead_advice(divided(600, 310))
-    assert said.endswith(". Try record --compare-devices local-sync,local-task")
-
-
-def test_no_advice_where_nothing_calls_for_it() -> None:
-    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
-    assert overhead_advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
-    assert overhead_advice(divided(0, 1000)) == ""  # nothing was done on a device
-    assert (
-        overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=100_500, high_ns=1_000_000))) == ""
-    )  # by chance
-    assert overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ""
-    assert overhead_advice(divided(600, 310, SYNC)) == ""  # its own was not measured
-    assert overhead_advice(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
 
 
 UNEVEN = """

@@ -399,8 +399,8 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
 }
 OF_SAMPLES: Final = ("likely_low", "likely_high", "uncertain")
 """Columns of runs with samples in kernels; `tests/attribution/test_kernel_lines.py` has tests of their own."""
-OF_OVERHEAD: Final = ("overhead_ns",)
-"""`tests/attribution/test_overhead.py` has tests of the time between kernels, and of the view of it."""
+OF_TIMELINE: Final = ("overhead_ns", "gain", "gain_range")
+"""`test_overhead.py` and `test_what_if.py` in `tests/attribution` have tests of what the moments of events decide."""
 
 # ---- columns
 
@@ -427,7 +427,7 @@ def columns() -> list[tuple[str, str]]:
     """The columns of all views: which there are depends on metrics alone."""
     with tempfile.TemporaryDirectory() as folder:
         result = attributed(Path(folder), made_rows())
-    left_out = {*OF_SAMPLES, *OF_OVERHEAD}
+    left_out = {*OF_SAMPLES, *OF_TIMELINE}
     return [(by, column.key) for by in EXPECTED for column in view_of(by, result).columns if column.key not in left_out]
 
 

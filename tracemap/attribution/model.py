@@ -289,6 +289,39 @@ class Disagreement(Record, frozen=True):
     percent: Mapping[Basis, Count]
 
 
+class AdviceRule(enum.StrEnum):
+    """Why a program takes longer than it needs to, the most specific causes first."""
+
+    REPEATED_WORK = "repeated-work"
+    RECOMPUTED = "recomputed"
+    LAYOUT_COPY = "layout-copy"
+    MISSED_FUSION = "missed-fusion"
+    COLD_WEIGHTS = "cold-weights"
+    SPILLING = "spilling"
+    NOT_VECTORIZED = "not-vectorized"
+    STRIDED_READS = "strided-reads"
+    IMBALANCE = "imbalance"
+    BELOW_ROOFLINE = "below-roofline"
+    TINY_DISPATCHES = "tiny-dispatches"
+    OVERHEAD_BOUND = "overhead-bound"
+
+
+class Advice(Record, frozen=True):
+    """Advice on the next change: a sentence with figures, a command that proves or does it, and the expected gain.
+
+    `ops`: the ops to change, the most expensive first. `gain_ns`: the expected gain in the mean time of an invocation;
+    `low_ns` and `high_ns` are its bounds.
+    """
+
+    rule: AdviceRule
+    text: str
+    command: str
+    ops: tuple[OpId, ...]
+    gain_ns: Count
+    low_ns: Count
+    high_ns: Count
+
+
 class OverheadPlace(enum.StrEnum):
     """Where the program was while no kernel ran. `OVERHEAD_TEXTS` has the texts for people."""
 
@@ -450,6 +483,8 @@ class Attribution:
     """Kernels for which samples, simulated instructions and machine code disagree."""
     functions: tuple[Text, ...] = ()
     """The distinct functions that the runs called, in order; `UNKNOWN` stands for a run that does not say."""
+    advice: tuple[Advice, ...] = ()
+    """Advice on the next change, the largest gain first; empty unless requested."""
     timed: TimedWork | None = None
     """When work ran, if requested and the runs have times and invocations."""
     overhead: tuple[Overhead, ...] = ()

@@ -18,6 +18,7 @@ from tracemap.commands.runs import (
     excerpts,
     open_and_join_runs,
     runs_of_bundles,
+    with_advice,
 )
 from tracemap.commands.streams import is_quiet, print_message, print_next, show_phases
 from tracemap.core.errors import UsageInvalid
@@ -49,7 +50,8 @@ def attribute(
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     check_outputs(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
+    with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
+        attributed = with_advice(joined)
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.selection import check_selection

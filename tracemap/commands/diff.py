@@ -51,42 +51,8 @@ if TYPE_CHECKING:
     from tracemap.capture.outputs import Array, Tolerance
     from tracemap.compare.model import Comparison, Comparisons
     from tracemap.compare.sides import Configurations, Side
-    from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks
-
-
-# ---- dataflow
-#
-# Data flow between the ops of a bundle. The map does not contain it, so the model is parsed.
-
-
-_OR_WITHOUT = "or leave out the data flow with --no-data-flow"
-
-
-def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
-    """Data flow edges between the ops of the bundle's map.
-
-    Raises:
-        ToolMissing: the compiler, which parses models, is not installed.
-        UsageInvalid: the bundle does not contain its model.
-        ModelInvalid: the installed compiler cannot parse the model.
-        BundleInvalid: the model cannot be read.
-    """
-    model = bundle.model()
-    if not model:
-        raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources, {_OR_WITHOUT}")
-    try:
-        from tracemap.map.build.model.model_facts import data_flow
-    except ImportError as error:
-        raise ToolMissing(
-            f"IREE's compiler is not installed, and the model cannot be parsed without it: "
-            f"pip install iree-base-compiler, {_OR_WITHOUT}"
-        ) from error
-    known = bundle.graph.op_by_id
-    with check_damage_on_failure(bundle):
-        edges = data_flow(model)
-    return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
 
 
 # ---- matching

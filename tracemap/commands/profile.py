@@ -15,7 +15,14 @@ import click
 
 from tracemap.commands.framework import SCRIPT, options_command
 from tracemap.commands.record import record
-from tracemap.commands.runs import BundleAttribution, check_outputs, default_page, excerpts, open_and_join_runs
+from tracemap.commands.runs import (
+    BundleAttribution,
+    check_outputs,
+    default_page,
+    excerpts,
+    open_and_join_runs,
+    with_advice,
+)
 from tracemap.commands.streams import print_warning, show_phases
 from tracemap.core.errors import ModelUnreadable, TracemapError, UsageInvalid
 from tracemap.core.toolchain import Progress, no_progress
@@ -114,7 +121,8 @@ def profile_bundle(
     page = options.output or default_page(bundle.path)
     check_outputs(page, force=options.force, bundles=[bundle.path])
     recorded = record(bundle, _record_options(options), progress, values=values)
-    with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (attributed, opened):
+    with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (joined, opened):
+        attributed = with_advice(joined)
         progress("writing the page")
         shown = partial(excerpts, bundle.graph, opened, 0)
         write_bundle_page(bundle, attributed.costed, page, shown, force=options.force)

@@ -16,11 +16,13 @@ from tracemap.commands.runs import (
     BundleAttribution,
     check_not_inputs,
     check_outputs,
+    data_flow_of,
     default_page,
     excerpts,
     newest_runs,
     newest_runs_text,
     open_and_join_runs,
+    with_advice,
 )
 from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.errors import UsageInvalid
@@ -65,7 +67,7 @@ def report(
         return page
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+        write(with_advice(attributed).costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
     return page
 
 
@@ -97,8 +99,6 @@ class Exported:
     @cached_property
     def data_flow(self) -> Sequence[tuple[str, str]]:
         """Data flow edges between ops; empty with `--no-data-flow`."""
-        from tracemap.commands.diff import data_flow_of
-
         return () if self.options.no_data_flow else data_flow_of(self.attributed.bundle)
 
     @property

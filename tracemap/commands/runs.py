@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -24,6 +24,7 @@ from tracemap.core.errors import (
     QueryInvalid,
     RunInvalid,
     ToolFailed,
+    ToolMissing,
     TracemapError,
     UsageInvalid,
 )
@@ -54,9 +55,10 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.machine.images import Image
+    from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import StoredEstimates
-    from tracemap.map.model import TraceGraph
+    from tracemap.map.model import Kernel, OpId, TraceGraph
     from tracemap.options.compile import RemarksOptions
     from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
     from tracemap.options.store import StoreAddOptions
@@ -402,6 +404,68 @@ def open_and_join_runs(
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
             request = attribution_request(bundle, resolved, options, images, details)
             yield BundleAttribution(bundle, attribute(request)), resolved
+
+
+_OR_WITHOUT: Final = "or leave out the data flow with --no-data-flow"
+
+
+def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
+    """Data flow edges between the ops of the bundle's map, which does not contain them: the model is parsed.
+
+    Raises:
+        ToolMissing: the compiler, which parses models, is not installed.
+        UsageInvalid: the bundle does not contain its model.
+        ModelInvalid: the installed compiler cannot parse the model.
+        BundleInvalid: the model cannot be read.
+    """
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources, {_OR_WITHOUT}")
+    try:
+        from tracemap.map.build.model.model_facts import data_flow
+    except ImportError as error:
+        raise ToolMissing(
+            f"IREE's compiler is not installed, and the model cannot be parsed without it: "
+            f"pip install iree-base-compiler, {_OR_WITHOUT}"
+        ) from error
+    known = bundle.graph.op_by_id
+    with check_damage_on_failure(bundle):
+        edges = data_flow(model)
+    return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
+
+
+def with_advice(attributed: BundleAttribution) -> BundleAttribution:
+    """The same attribution with advice. Rules whose files are missing or damaged find nothing."""
+    from tracemap.attribution.advice import Evidence, advise
+    from tracemap.machine.images import read_images
+
+    bundle, attribution = attributed.bundle, attributed.attribution
+
+    def kernel_text(kernel: Kernel) -> str:
+        with suppress(TracemapError):
+            return bundle.kernel_text(kernel)
+        return ""
+
+    @cache
+    def images() -> Sequence[Image]:
+        with suppress(TracemapError):
+            return read_images(bundle.module_path)
+        return ()
+
+    def data_flow() -> Sequence[Edge]:
+        with suppress(TracemapError):
+            return data_flow_of(bundle)
+        return ()
+
+    def repeated() -> Mapping[OpId, OpId]:
+        with suppress(TracemapError, ImportError):
+            from tracemap.map.build.model.model_facts import repeated_ops
+
+            return repeated_ops(bundle.model())
+        return {}
+
+    evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow, repeated)
+    return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
 
 
 def one_kernel(bundle: Bundle, what: str) -> str:

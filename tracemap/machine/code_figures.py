@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.machine.code import ALWAYS, Instruction, loops_of
+from tracemap.machine.code import ALWAYS, OUTSIDE, Instruction, loops_by_address, loops_of
 from tracemap.machine.decoding import decoded_texts
 from tracemap.machine.images import NO_LINE, NOWHERE, CodeFunction, Image, function_symbols, read_images, stub_targets
 from tracemap.machine.values import NO_VALUES
@@ -255,6 +255,35 @@ def figures_of(image: Image, function: CodeFunction) -> Figures:
     return Figures(len(code), len(loops_of(code)), kind.vector_bits(texts), kind.spills(texts))
 
 
+@dataclass(frozen=True, slots=True)
+class LoopFigures:
+    """Numbers of instructions in an innermost loop: all, arithmetic on vectors and on scalars, and stack accesses."""
+
+    instructions: int
+    vector: int
+    scalar: int
+    stack: int
+
+
+def inner_loops(image: Image, function: CodeFunction) -> tuple[LoopFigures, ...]:
+    """The figures of the innermost loops of a function, by address.
+
+    Raises:
+        ModuleInvalid: see `machine.code.instructions_of`.
+    """
+    code = tuple(text_instructions(image, function))
+    loops, kind = loops_of(code), _KINDS[image.machine]
+    loop_at = loops_by_address(code, loops)
+    outer = {loop.parent for loop in loops}
+    bodies: dict[int, list[str]] = defaultdict(list)
+    for instruction in code:
+        loop = loop_at.get(instruction.address, OUTSIDE)
+        if loop != OUTSIDE and loop not in outer:
+            bodies[loop].append(f"{instruction.mnemonic} {instruction.operands}")
+    stack = kind.stack([f"{instruction.mnemonic} {instruction.operands}" for instruction in code])
+    return tuple(kind.loop_figures(texts, stack) for _, texts in sorted(bodies.items()))
+
+
 def text_instructions(image: Image, function: CodeFunction) -> Iterator[Instruction]:
     """The instructions of a function without data flow and cycles: texts, lines and control flow.
 
@@ -296,6 +325,21 @@ class _X86:
     _STORED = re.compile(r"(?:v?mov|kmov|v?p?extr)\S* (?:\w+ ptr )?\[(rsp|rbp)(?: [+-] (?:0x)?[0-9a-f]+)?\], [a-z]")
     _FRAME = re.compile(r"mov rbp, rsp$|lea rbp, \[rsp")
 
+    _ARITHMETIC = re.compile(
+        r"v?(?:fn?m(?:add|sub)|mul|add|sub|div|max|min|sqrt|pmul|pdp|pmadd|dp)\w*?(p[sdh]|s[sdh]|[bwdq]|dq) "
+    )
+
+    def stack(self, texts: Sequence[str]) -> re.Pattern[str]:
+        """Pattern of accesses to the stack. `rbp` counts only if the code makes it a frame pointer."""
+        pointers = "rsp|rbp" if any(map(self._FRAME.match, texts)) else "rsp"
+        return re.compile(rf"\[(?:{pointers})(?: [+-] (?:0x)?[0-9a-f]+)?\]")
+
+    def loop_figures(self, texts: Sequence[str], stack: re.Pattern[str]) -> LoopFigures:
+        """The figures of a loop. Arithmetic on general registers does not count, since it may compute addresses."""
+        kinds = [match[1] for match in map(self._ARITHMETIC.match, texts) if match]
+        scalar = sum(kind in ("ss", "sd", "sh") for kind in kinds)
+        return LoopFigures(len(texts), len(kinds) - scalar, scalar, sum(bool(stack.search(text)) for text in texts))
+
     def vector_bits(self, texts: Sequence[str]) -> Integer:
         """Width of the widest registers, without scalar instructions and zeroing."""
         vector_texts = (text for text in texts if not self._SCALAR.match(text) and not self._ZERO.match(text))
@@ -317,6 +361,19 @@ class _AArch64:
     _STORED = re.compile(r"st(?:r|p|ur)\S* .*\[(?:sp|x29)(?:, #-?\w+)?\]!?(?:, #-?\w+)?$")
     _SAVED = re.compile(r"st\S* (?:x(?:19|2\d|30)|d(?:8|9|1[0-5])),")
     """Callee-saved registers."""
+
+    _ARITHMETIC = re.compile(r"f(?:n?m(?:add|sub)|ml[as]|mul|add|sub|div|max|min|sqrt)\w* ([a-z])")
+
+    def stack(self, _: Sequence[str]) -> re.Pattern[str]:
+        """Pattern of accesses to the stack."""
+        return re.compile(r"\[sp(?:, #-?\w+)?\]")
+
+    def loop_figures(self, texts: Sequence[str], stack: re.Pattern[str]) -> LoopFigures:
+        """The figures of a loop, of arithmetic on floating-point numbers."""
+        registers = [match[1] for match in map(self._ARITHMETIC.match, texts) if match]
+        vector = sum(letter in "vz" for letter in registers)
+        accesses = sum(bool(stack.search(text)) for text in texts)
+        return LoopFigures(len(texts), vector, len(registers) - vector, accesses)
 
     def vector_bits(self, texts: Sequence[str]) -> Integer:
         """Width of the widest registers; unknown with SVE, whose width the processor decides."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_explorer import Adapter, AdapterMetadata, ModelExplorerGraphs, graph_builder
 
-from tracemap.commands.diff import data_flow_of
+from tracemap.commands.runs import data_flow_of
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.map.bundle import Bundle, load
 from tracemap.reports.exports.graphs import collection

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.model import Attribution, MetricTotal, UnattributedReason
+from tracemap.attribution.advice import fastest_device, invocation_ns, is_faster_device
+from tracemap.attribution.model import Advice, Attribution, MetricTotal
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Comparison
-from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, above_result, has_slug
+from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, WINDOW, above_result, has_slug
 from tracemap.core.units import (
     UNKNOWN,
     Integer,
@@ -18,13 +19,12 @@ from tracemap.core.units import (
     format_ns,
     format_share,
     plural,
-    sum_of,
 )
 from tracemap.map.model import Outcome
 from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import or_dash
-from tracemap.runs.model import DeviceTime, ElapsedParts, RunHeader
+from tracemap.runs.model import DeviceTime, RunHeader
 
 # ---- basis of numbers: means per invocation, or sums of the run
 
@@ -206,16 +206,37 @@ def is_unchanged(comparison: Comparison) -> bool:
     return comparison.before.map_sha256 == comparison.after.map_sha256 and not any(changes)
 
 
-# ---- advice on devices, for runs that spend most of their time outside kernels
-#
-# Never guess the time on another device: report what `record --compare-devices` measured, or advise to measure.
+# ---- advice
 
 
-_HIGH_OVERHEAD: Final = 0.5
-"""Least share of queue and host in the elapsed time for advice."""
-_DEVICES: Final = ("local-task", "local-sync")
-_WORTH_NAMING: Final = 0.1
-"""Least possible share of copies in the time of queue and host to name them."""
+MOST_ADVICE: Final = 3
+"""Most pieces of advice in a terminal."""
+
+
+def gain_text(advice: Advice, attribution: Attribution) -> str:
+    """The gain of advice as a share of the invocation, with its bounds: `61 % (53 to 69)`."""
+    before_ns = invocation_ns(attribution)
+    gain, low, high = (_percent(100 * ns / before_ns) for ns in (advice.gain_ns, advice.low_ns, advice.high_ns))
+    return f"{gain} % ({low} to {high})"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f}" if value >= _WHOLE_PERCENT else f"{value:.1f}"
+
+
+_WHOLE_PERCENT: Final = 9.5
+"""Least percentage without decimals."""
+
+
+def advice_lines(attribution: Attribution) -> tuple[str, ...]:
+    """The advice with the largest gains for a terminal, a line each."""
+    return tuple(
+        f"advice: {advice.text}; gain {gain_text(advice, attribution)}: {advice.command}"
+        for advice in attribution.advice[:MOST_ADVICE]
+    )
+
+
+# ---- devices
 
 
 def device_comparison_text(devices: Sequence[DeviceTime]) -> str:
@@ -223,70 +244,13 @@ def device_comparison_text(devices: Sequence[DeviceTime]) -> str:
     if not devices:
         return ""
     times = (f"{device.device} {with_interval(device.median_ns, device.low_ns, device.high_ns)}" for device in devices)
-    fastest = _fastest(devices)
-    is_significant = len(devices) > 1 and all(_is_faster(fastest, other) for other in devices if other is not fastest)
+    fastest = fastest_device(devices)
+    others = [device for device in devices if device is not fastest]
+    is_significant = bool(others) and all(is_faster_device(fastest, other) for other in others)
     result = f"{fastest.device} is faster" if is_significant else "no significant difference (intervals overlap)"
     # Earlier releases timed groups of calls. The median of their means is not the median of calls.
     label = "median call" if all(device.calls == 1 for device in devices) else "median of means of several calls"
     return f"{label}: {', '.join(times)}; {result}"
-
-
-def overhead_advice(attribution: Attribution) -> str:
-    """A sentence on runtime overhead; empty if the overhead is low or no other device is faster."""
-    run = attribution.run
-    overhead_ns = _overhead_ns(run.elapsed)
-    if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES:
-        return ""
-    if overhead_ns < _HIGH_OVERHEAD * run.elapsed_ns or has_slug(attribution.diagnostics, PAUSED):
-        return ""  # a pause looks like overhead
-    overhead = _overhead_text(attribution, overhead_ns, format_share(overhead_ns, run.elapsed_ns))
-    if not run.devices:
-        return f"{overhead}. Try record --compare-devices {','.join(sorted(_DEVICES))}"
-    own = next((device for device in run.devices if device.device == run.device), None)
-    fastest = _fastest(run.devices)
-    if own is None or not _is_faster(fastest, own):
-        return ""
-    times = f"{format_ns(fastest.median_ns)} instead of {format_ns(own.median_ns)} on {own.device}"
-    return f"{overhead}. {fastest.device} is faster: {times}"
-
-
-def _overhead_text(attribution: Attribution, overhead_ns: int, share: str) -> str:
-    """The share of queue and host, the mean time of a kernel call, and other possible parts of the overhead."""
-    run = attribution.run
-    kernels_ns, calls = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
-    text = f"{share} of the elapsed time is runtime overhead (queue and host)"
-    if isinstance(kernels_ns, int) and isinstance(calls, int) and calls:
-        text += f"; a kernel call takes {format_ns(round(kernels_ns / calls))} on average"
-    parts = ["untimed copies and fills"] if _may_be_copies(attribution, overhead_ns) else []
-    if has_slug(attribution.diagnostics, NOISY):
-        parts.append("waiting for a CPU (noisy run)")
-    return f"{text}; the overhead may include {' and '.join(parts)}" if parts else text
-
-
-def _may_be_copies(attribution: Attribution, overhead_ns: int) -> bool:
-    """Whether copies without rows may be a notable part of the overhead."""
-    untimed = has_slug(attribution.diagnostics, TRANSFERS_UNTIMED)
-    queue = (
-        row.metrics.get("duration_ns", 0) for row in attribution.unattributed if row.reason is UnattributedReason.QUEUE
-    )
-    return untimed and sum(queue) >= _WORTH_NAMING * overhead_ns
-
-
-def _fastest(devices: Sequence[DeviceTime]) -> DeviceTime:
-    """The device with the smallest median."""
-    return min(devices, key=lambda device: device.median_ns if isinstance(device.median_ns, int) else 1 << 62)
-
-
-def _overhead_ns(parts: ElapsedParts) -> int:
-    """Time of queue and host; 0 if the device did nothing, as another device would not help."""
-    if not (parts.kernels_ns or parts.transfers_ns or parts.queue_ns):
-        return 0
-    return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int))
-
-
-def _is_faster(device: DeviceTime, other: DeviceTime) -> bool:
-    """Whether the interval of a median is entirely below that of another; False if one is unknown."""
-    return isinstance(device.high_ns, int) and isinstance(other.low_ns, int) and device.high_ns < other.low_ns
 
 
 # ---- notices

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 
 from tracemap.attribution.model import (
+    Advice,
     Attribution,
     Disagreement,
     MetricTotal,
@@ -155,6 +156,7 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
         tuple[Disagreement, ...],
         Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
     ]
+    advice: Annotated[tuple[Advice, ...], Meta(description="What to change next, the largest gain first.")] = ()
     overhead: Annotated[
         tuple[Overhead, ...],
         Meta(description="Elapsed time without a kernel, by place: it adds up to `elapsed_ns` minus `kernels_ns`."),

@@ -323,6 +323,7 @@ class SourceLine(Record, frozen=True, array_like=True):
         calls: calls of the sites.
         remark: reason for no cost: not measured (load time), or the outcomes of the ops.
         costs: costs per metric.
+        overhead_ns: elapsed time without a kernel that belongs to the line.
     """
 
     ops: tuple[str, ...]
@@ -331,6 +332,7 @@ class SourceLine(Record, frozen=True, array_like=True):
     calls: Integer
     remark: str
     costs: tuple[LineCost, ...]
+    overhead_ns: int = 0
 
 
 class SourcePage(Record, frozen=True):
@@ -540,6 +542,14 @@ class PageRows(Record, frozen=True):
     ops: tuple[OpRow, ...]
 
 
+class AdviceLine(Record, frozen=True):
+    """Advice on the next change: a sentence, a command, and the gain as a share of the invocation."""
+
+    text: str
+    command: str
+    gain: str
+
+
 class PageData(Record, frozen=True):
     """The content of a page without its rows.
 
@@ -551,6 +561,7 @@ class PageData(Record, frozen=True):
         order: indices of sources in the order of their tabs, the user's own source first.
         nodes: number of ONNX nodes; 0: the model does not come from ONNX.
         notices: reasons to doubt the costs, for the top of the page.
+        advice: what to change next, the largest gain first, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
         overhead: time between kernels by place, largest first.
@@ -563,6 +574,7 @@ class PageData(Record, frozen=True):
     order: tuple[int, ...]
     nodes: int
     notices: tuple[str, ...]
+    advice: tuple[AdviceLine, ...]
     rule: Rule | None
     metric: int
     totals: bool

@@ -20,10 +20,10 @@ from tracemap.reports.advice import (
     display_unit,
     divisor,
     elapsed_text,
+    gain_text,
     invocations_text,
     known_invocations,
     mean_elapsed_ns,
-    overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
@@ -37,6 +37,7 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
+    AdviceLine,
     Basis,
     MetricBalance,
     OutcomeCount,
@@ -242,10 +243,18 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "where the time goes", elapsed_breakdown_text(attribution) or "–"
     if text := device_comparison_text(run.devices):
         yield "devices", text
-    if text := overhead_advice(attribution):
-        yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
+
+
+def advice_of(costed: MapCosts) -> tuple[AdviceLine, ...]:
+    """The advice on the run, with odd characters by name."""
+    if costed.attribution is None:
+        return ()
+    return tuple(
+        AdviceLine(as_shown(advice.text), as_shown(advice.command), gain_text(advice, costed.attribution))
+        for advice in costed.attribution.advice
+    )
 
 
 def elapsed_shares(costed: MapCosts) -> tuple[ElapsedShare, ...]:

@@ -47,6 +47,7 @@ from tracemap.reports.page.model import (
     amount_text,
 )
 from tracemap.reports.page.overview_tab import (
+    advice_of,
     balance,
     calls,
     coverage,
@@ -109,6 +110,7 @@ def page_data(
         order=order,
         nodes=nodes,
         notices=notices(costed),
+        advice=advice_of(costed),
         rule=attribution.rule if attribution else None,
         metric=default_metric(costed.metrics),
         totals=totals,
@@ -211,7 +213,7 @@ def page_json(page: PageData) -> dict[str, object]:
     return {
         "fields": {kind.__name__: kind.__struct_encode_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
-        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule")},
+        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls", "rule", "invocations")},
         "sources": [
             {
                 "label": source.label,

@@ -42,6 +42,7 @@ class LineUse:
         works: dispatch sites and transfers of the ops.
         attributed: costs by metric name, as in `LineCost`.
         inclusive: costs by metric name, as in `LineCost`.
+        overhead_ns: elapsed time without a kernel that belongs to the line.
     """
 
     ops: dict[OpId, None] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class LineUse:
     works: dict[str, None] = field(default_factory=dict)
     attributed: Mapping[str, int] = field(default_factory=lambda: NO_COSTS)
     inclusive: Mapping[str, int] = field(default_factory=lambda: NO_COSTS)
+    overhead_ns: int = 0
 
 
 def model_lines(costed: MapCosts, index: int) -> Mapping[int, LineUse]:
@@ -62,6 +64,7 @@ def model_lines(costed: MapCosts, index: int) -> Mapping[int, LineUse]:
             use.ops[op.id] = None
             use.works.update(dict.fromkeys(costed.works_of(op)))
             use.attributed = add_costs(use.attributed, costed.attributed(op.id))
+            use.overhead_ns += costed.overhead_of_op.get(op.id, 0)
         for part in op.parts:
             if not isinstance(part.line, Unknown) and part.line != op.line:
                 uses[part.line].part_ops[op.id] = None
@@ -88,6 +91,11 @@ def python_lines(costed: MapCosts, index: int) -> Mapping[int, LineUse]:
             for frame in frames_on_page(costed, costed.frames_of(op)):
                 if costed.source_index[frame.file] == index:
                     uses[frame.line].ops[op.id] = None
+    for op_id, overhead_ns in costed.overhead_of_op.items():
+        own = user_frames(costed.graph, costed.frames_of(costed.graph.op_by_id[op_id]))
+        for frame in frames_on_page(costed, own)[:1]:
+            if costed.source_index[frame.file] == index:
+                uses[frame.line].overhead_ns += overhead_ns
     return uses
 
 
@@ -159,6 +167,7 @@ def _line(costed: MapCosts, use: LineUse, peaks: Sequence[int]) -> SourceLine:
         calls=sum_of([result.calls for result in results]) if results else UNKNOWN,
         remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
+        overhead_ns=use.overhead_ns,
     )
 
 

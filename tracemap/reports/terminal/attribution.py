@@ -22,13 +22,13 @@ from tracemap.core.units import (
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.advice import (
+    advice_lines,
     device_comparison_text,
     display_unit,
     elapsed_text,
     invocations_note,
     mean_elapsed_ns,
     notices,
-    overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
@@ -90,6 +90,8 @@ def print_costs(
     else:
         say(terminal, "")
         say(terminal, _balance_line(attribution, costs))
+    for text in advice_lines(attribution):
+        say(terminal, text)
     print_notes(terminal, _notes(costed, attribution), every=options.notes)
 
 
@@ -105,9 +107,11 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
         say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
     _print_view(terminal, replace(chosen, columns=_summary_columns(chosen)), costs, attribution)
     spent = [diagnostic.message for diagnostic in attribution.diagnostics if diagnostic.slug == BUDGET_SPENT]
-    for text in (*notices(costed), overhead_advice(attribution)):
-        if text and text not in spent:
+    for text in notices(costed):
+        if text not in spent:
             say(terminal, text.partition(" (")[0])
+    for text in advice_lines(attribution):
+        say(terminal, text)
 
 
 _SUMMARY: Final = ("line", "names", "share", GAIN_RANGE.key, "kernel")
@@ -160,9 +164,8 @@ def _notes(costed: MapCosts, attribution: Attribution) -> Iterator[str]:
     """Notes on the result and its basis, the most important first."""
     diagnostics = [*costed.graph.diagnostics, *attribution.diagnostics]
     yield from map(note_text, sorted(above_result(diagnostics), key=lambda item: ABOVE_RESULT.index(item.slug)))
-    for text in (overhead_advice(attribution), device_comparison_text(attribution.run.devices)):
-        if text:
-            yield f"note: {text}"
+    if text := device_comparison_text(attribution.run.devices):
+        yield f"note: {text}"
     yield from (f"note: {text}" for text in _remarks(costed))
     for item in below_result(diagnostics):
         sites = join_names(list(costed.unmeasured_sites)) if item.slug == LOAD_TIME else ""

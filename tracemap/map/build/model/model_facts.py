@@ -178,3 +178,17 @@ def _ops_using(flow: Dataflow, index: int) -> list[int]:
         flow.unordered_users(index), lambda node: () if isinstance(node, int) else flow.unordered_users(node)
     )
     return sorted(node for node in nodes if isinstance(node, int))
+
+
+def repeated_ops(model: bytes) -> dict[OpId, OpId]:
+    """The ops of a model (text or bytecode) that compute what an earlier op computes, with that op.
+
+    Optimization barriers, which keep the compiler from merging them, count as moves.
+
+    Raises:
+        ModelInvalid: it does not parse.
+    """
+    parser = MlirParser()
+    facts = ModelFacts(create_records(parser, parse_model(parser, model)))
+    repeated = find_duplicates(facts.model, facts.calls, through_barriers=True)
+    return {OpId.of(index): OpId.of(first) for index, first in repeated.items()}

@@ -130,6 +130,10 @@ _MAX_CALL_DEPTH = 128
 """The deepest nesting of calls that is followed, since each takes Python stack. Deeper calls have no duplicates."""
 
 
+_BARRIER = ".optimization_barrier"
+"""The end of the names of ops that return their operands, but that the compiler must not look through."""
+
+
 @dataclass(frozen=True, slots=True)
 class _First:
     """The first op with a value number, and the blocks around it: duplicates must be inside these blocks."""
@@ -138,9 +142,13 @@ class _First:
     blocks: tuple[int, ...]
 
 
-def find_duplicates(model: SourceModel, calls: Calls) -> Mapping[int, int]:
-    """Op index -> index of an earlier op that always computes the same."""
-    numbering = _ValueNumbering(model, calls)
+def find_duplicates(model: SourceModel, calls: Calls, *, through_barriers: bool = False) -> Mapping[int, int]:
+    """Op index -> index of an earlier op that always computes the same.
+
+    `through_barriers`: also duplicates that optimization barriers keep apart from the earlier op. The compiler does not
+    merge these.
+    """
+    numbering = _ValueNumbering(model, calls, through_barriers)
     for operation in model.operations:
         if operation.name in FUNCTIONS and operation.symbol not in model.private:
             arguments = [numbering.fresh() for _ in range(len(model.arguments.get(operation.symbol, ())))]
@@ -154,6 +162,7 @@ class _ValueNumbering:
 
     model: SourceModel
     calls: Calls
+    through_barriers: bool
     _numbers: dict[object, int] = field(default_factory=dict)
     _firsts: dict[int, list[_First]] = field(default_factory=dict)
     _duplicate_of: dict[int, int] = field(default_factory=dict)
@@ -215,6 +224,9 @@ class _ValueNumbering:
             results = self.evaluate(callee, operands, blocks)
             self._inside.pop()
             yield from results if results else (self.fresh() for _ in operation.results)
+            return
+        if self.through_barriers and operation.name.endswith(_BARRIER) and len(operands) == len(operation.results):
+            yield from operands
             return
         operand = self._forms.unchanged_operand(operation, operands)
         if operand >= 0:  # the compiler replaces such an op by its operand

@@ -34,10 +34,17 @@ function gutter(row) {
   const place = make("span", "g", anchor);
   if (use?.costs.length) place.append(...costCells(use, place));
   else if (use) {
-    if (use.remark) place.append(make("b", "x", use.remark));
+    const remark = [use.remark, idleText(use) && idleText(use) + " between kernels"].filter(Boolean).join(", ");
+    if (remark) place.append(make("b", "x", remark));
     if (use.sites.length && !measured) place.append(make("b", "k", String(use.sites.length)));
   }
   return place;
+}
+
+// The elapsed time without a kernel that belongs to a line; "" if it is less than a hundredth.
+function idleText(use) {
+  const notable = data.elapsed.reduce((sum, part) => sum + part.ns, 0) / 100;
+  return use.overhead_ns > notable ? quantity(use.overhead_ns / (whole ? 1 : data.invocations), "ns") : "";
 }
 
 function costCells(use, place) {
@@ -45,13 +52,14 @@ function costCells(use, place) {
   const of = chosenMetric();
   const shown = attributed || !inclusive;
   if (heat) place.classList.add("h" + heat);
-  const own = make("b", "a", shown ? amount(attributed, of) : "");
-  own.title = inAll(attributed, of);
+  const idle = attributed ? "" : idleText(use);
+  const own = make("b", idle ? "a idle" : "a", idle || (shown ? amount(attributed, of) : ""));
+  own.title = idle ? idle + " between kernels: no kernel ran (loops, copies and fills, launches)" : inAll(attributed, of);
   const all = make("b", "i", amount(inclusive, of));
   all.title = inAll(inclusive, of);
   const bars = make("b", "bar w" + barSteps(attributed) + " v" + barSteps(inclusive));
   bars.title = splitWords(use);
-  return [own, make("b", "s", shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
+  return [own, make("b", idle ? "s idle" : "s", idle ? "idle" : shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
 }
 
 // Tooltip of a line's bar: the costs of its ops, and the whole costs of its dispatches.

@@ -1,0 +1,403 @@
+"""Advice by rules: each cause in a program of its own next to a twin without it.
+
+The compiler and its kernels are real. Times are given, so that a busy machine changes no test.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.builders import attribution, built_graph
+from tests.reports.test_page import GRAPH, TOTALS
+from tests.support import check_cli, json_cli
+from tracemap.attribution.advice import Evidence, advise
+from tracemap.attribution.model import (
+    Advice,
+    AdviceRule,
+    Attribution,
+    Overhead,
+    OverheadPlace,
+    UnattributedReason,
+    UnattributedRow,
+)
+from tracemap.commands.runs import BundleAttribution, with_advice
+from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import Bundle, load
+from tracemap.map.model import OpId
+from tracemap.runs.model import BY_STOPS, CacheSpeed, DeviceTime, ElapsedParts, Peaks
+
+# ---- kernels
+
+_SPILLS = """compilation_info = #iree_codegen.compilation_info<
+    lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [16, 64, 0],
+    vector_reduction = [0, 0, 1]>, translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>"""
+
+MODEL = (
+    """
+func.func @straight(%a: tensor<1024x512xf32>, %b: tensor<1024x512xf32>) -> tensor<1024x512xf32> {
+  %0 = stablehlo.add %a, %b : tensor<1024x512xf32>
+  return %0 : tensor<1024x512xf32>
+}
+func.func @transposed(%a: tensor<1024x512xf32>, %b: tensor<512x1024xf32>) -> tensor<1024x512xf32> {
+  %t = stablehlo.transpose %b, dims = [1, 0] : (tensor<512x1024xf32>) -> tensor<1024x512xf32>
+  %0 = stablehlo.add %a, %t : tensor<1024x512xf32>
+  return %0 : tensor<1024x512xf32>
+}
+func.func @every_sixteenth(%a: tensor<512x8192xf32>) -> tensor<512x512xf32> {
+  %0 = stablehlo.slice %a [0:512, 0:8192:16] : (tensor<512x8192xf32>) -> tensor<512x512xf32>
+  %1 = stablehlo.negate %0 : tensor<512x512xf32>
+  return %1 : tensor<512x512xf32>
+}
+func.func @apart(%a: tensor<1024x512xf32>) -> tensor<1024x512xf32> {
+  %0 = stablehlo.negate %a : tensor<1024x512xf32>
+  %1 = stablehlo.optimization_barrier %0 : tensor<1024x512xf32>
+  %2 = stablehlo.abs %1 : tensor<1024x512xf32>
+  return %2 : tensor<1024x512xf32>
+}
+func.func @fused(%a: tensor<1024x512xf32>) -> tensor<1024x512xf32> {
+  %0 = stablehlo.negate %a : tensor<1024x512xf32>
+  %2 = stablehlo.abs %0 : tensor<1024x512xf32>
+  return %2 : tensor<1024x512xf32>
+}
+func.func @copied(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<512x512xf32> {
+  %t = stablehlo.transpose %b, dims = [1, 0] : (tensor<512x512xf32>) -> tensor<512x512xf32>
+  %u = stablehlo.optimization_barrier %t : tensor<512x512xf32>
+  %0 = stablehlo.dot_general %a, %u, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  return %0 : tensor<512x512xf32>
+}
+func.func @product(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<512x512xf32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  return %0 : tensor<512x512xf32>
+}
+func.func @twice(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> (tensor<512x512xf32>, tensor<512x512xf32>) {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %1 = stablehlo.tanh %0 : tensor<512x512xf32>
+  %c = stablehlo.optimization_barrier %a : tensor<512x512xf32>
+  %2 = stablehlo.dot_general %c, %b, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %3 = stablehlo.exponential %2 : tensor<512x512xf32>
+  return %1, %3 : tensor<512x512xf32>, tensor<512x512xf32>
+}
+func.func @different(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> (tensor<512x512xf32>, tensor<512x512xf32>) {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %1 = stablehlo.tanh %0 : tensor<512x512xf32>
+  %c = stablehlo.optimization_barrier %a : tensor<512x512xf32>
+  %2 = stablehlo.dot_general %b, %c, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %3 = stablehlo.exponential %2 : tensor<512x512xf32>
+  return %1, %3 : tensor<512x512xf32>, tensor<512x512xf32>
+}
+func.func @one_row(%x: tensor<1x1024xf32>, %w: tensor<1024x1024xf32>) -> tensor<1x1024xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<1x1024xf32>, tensor<1024x1024xf32>) -> tensor<1x1024xf32>
+  return %0 : tensor<1x1024xf32>
+}
+func.func @many_rows(%x: tensor<64x1024xf32>, %w: tensor<1024x1024xf32>) -> tensor<64x1024xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<64x1024xf32>, tensor<1024x1024xf32>) -> tensor<64x1024xf32>
+  return %0 : tensor<64x1024xf32>
+}
+"""
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<262144xf32>) -> tensor<262144xf32> {{
+  %e = tensor.empty() : tensor<262144xf32>
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %many = arith.constant 16 : index
+  %r = linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
+      ins(%a : tensor<262144xf32>) outs(%e : tensor<262144xf32>) {{
+  ^bb0(%x: f32, %o: f32):
+{body}
+    linalg.yield %y : f32
+  }} -> tensor<262144xf32>
+  return %r : tensor<262144xf32>
+}}
+"""
+        for name, body in (
+            (
+                "scalar",
+                """    %y = scf.for %k = %zero to %many step %one iter_args(%s = %x) -> f32 {
+      %q = arith.mulf %s, %x : f32
+      scf.yield %q : f32
+    }""",
+            ),
+            ("vector", "    %y = arith.mulf %x, %x : f32"),
+        )
+    )
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<512x512xf32> {{
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<512x512xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<512x512xf32>) -> tensor<512x512xf32>
+  %0 = linalg.matmul {options} ins(%a, %b : tensor<512x512xf32>, tensor<512x512xf32>)
+    outs(%f : tensor<512x512xf32>) -> tensor<512x512xf32>
+  return %0 : tensor<512x512xf32>
+}}
+"""
+        for name, options in (("spills", f"{{{_SPILLS}}}"), ("spills_not", ""))
+    )
+)
+
+PEAKS = Peaks(
+    90_000_000_000,
+    70_000_000_000,
+    "measured",
+    (CacheSpeed(32 << 10, 80_000_000_000), CacheSpeed(1 << 20, 60_000_000_000), CacheSpeed(32 << 20, 25_000_000_000)),
+)
+MS = 1_000_000
+CALLS = 2
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("advice")
+    built_graph(MODEL, folder)
+    return load(folder / "m.tracemap")
+
+
+def found(bundle: Bundle, function: str, *wall_ns: int, workers: int = 1, overhead_ns: int = 1000) -> Attribution:
+    """The advice on a run in which the dispatches of a function take these times, per call."""
+    sites = [site.id for site in bundle.graph.sites if site.function == function]
+    totals = {
+        metric: {site: CALLS * ns for site, ns in zip(sites, wall_ns, strict=True)}
+        for metric in ("duration_ns", "cpu_ns")
+    }
+    kernels_ns = CALLS * sum(wall_ns)
+    result = attribution(bundle.graph, totals, calls=CALLS, elapsed_ns=kernels_ns + CALLS * overhead_ns)
+    elapsed = ElapsedParts(kernels_ns, 0, 0, CALLS * overhead_ns, 0, 0, BY_STOPS)
+    invocation = structs.replace(result.run.invocation, median_ns=sum(wall_ns) + overhead_ns)
+    run = structs.replace(result.run, peaks=PEAKS, elapsed=elapsed, workers=workers, invocation=invocation)
+    return with_advice(BundleAttribution(bundle, replace(result, run=run))).attribution
+
+
+CAUSES: Mapping[AdviceRule, tuple[str, tuple[int, ...], str, tuple[int, ...], str]] = {
+    AdviceRule.STRIDED_READS: (
+        "transposed",
+        (MS,),
+        "straight",
+        (MS // 10,),
+        "m.mlir:8 reads with a stride, at 6.3 GB/s",
+    ),
+    AdviceRule.MISSED_FUSION: ("apart", (MS // 10, MS // 10), "fused", (MS // 10,), "4.00 MiB are written and read"),
+    AdviceRule.LAYOUT_COPY: (
+        "copied",
+        (MS // 2, 3 * MS),
+        "product",
+        (3 * MS,),
+        "copies 2.00 MiB: m.mlir:28 only moves",
+    ),
+    AdviceRule.REPEATED_WORK: (
+        "twice",
+        (3 * MS, 3 * MS),
+        "different",
+        (3 * MS, 3 * MS),
+        "m.mlir:44 computes what m.mlir",
+    ),
+    AdviceRule.COLD_WEIGHTS: ("one_row", (MS // 5,), "many_rows", (2 * MS,), "reads 4.00 MiB of weights at 21.0 GB/s"),
+    AdviceRule.NOT_VECTORIZED: ("scalar", (MS,), "vector", (MS // 20,), "computes one element at a time"),
+    AdviceRule.SPILLING: ("spills", (8 * MS,), "spills_not", (3 * MS,), "of the instructions in its loop access the"),
+    AdviceRule.BELOW_ROOFLINE: ("product", (12 * MS,), "product", (4 * MS,), "runs at 25 % of its roofline"),
+}
+"""The function with the cause, times of its dispatches, the twin, its times, and a part of the sentence."""
+
+
+@pytest.mark.parametrize("rule", CAUSES, ids=str)
+def test_cause_is_named_and_its_twin_has_no_advice(bundle: Bundle, rule: AdviceRule) -> None:
+    planted, times, clean, clean_times, part = CAUSES[rule]
+    result = found(bundle, planted, *times)
+    assert result.advice[0].rule is rule, result.advice
+    (advice, *_) = result.advice
+    assert part in advice.text
+    assert 0 < advice.low_ns < advice.gain_ns < advice.high_ns < sum(times) + 1000
+    assert set(advice.ops) <= {op.id for op in bundle.graph.ops if op.function == planted}
+    assert found(bundle, clean, *clean_times).advice == ()
+
+
+def test_slices_with_a_stride_are_strided_reads(bundle: Bundle) -> None:
+    (advice,) = found(bundle, "every_sixteenth", 2 * MS).advice
+    assert advice.rule is AdviceRule.STRIDED_READS
+
+
+def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -> None:
+    rules = [advice.rule for advice in found(bundle, "copied", 4 * MS, 20 * MS).advice]
+    assert rules == [AdviceRule.BELOW_ROOFLINE, AdviceRule.LAYOUT_COPY]  # not strided reads, too
+    rules = [advice.rule for advice in found(bundle, "copied", 8 * MS, 4 * MS).advice]
+    assert rules == [AdviceRule.LAYOUT_COPY]
+
+
+def test_gains_below_one_percent_or_the_noise_are_not_named(bundle: Bundle) -> None:
+    assert found(bundle, "copied", MS // 100, 4 * MS).advice == ()
+    result = found(bundle, "copied", MS // 5, 3 * MS)
+    (advice,) = result.advice
+    noisy = structs.replace(result.run.invocation, low_ns=int(2.8 * MS), high_ns=int(3.6 * MS))
+    again = with_advice(BundleAttribution(bundle, replace(result, run=structs.replace(result.run, invocation=noisy))))
+    assert advice.gain_ns < 0.4 * MS
+    assert again.attribution.advice == ()
+
+
+def test_without_measured_peaks_no_kernel_is_slow(bundle: Bundle) -> None:
+    result = found(bundle, "product", 12 * MS)
+    assumed = structs.replace(result.run, peaks=structs.replace(PEAKS, source="assumed"))
+    assert with_advice(BundleAttribution(bundle, replace(result, run=assumed))).attribution.advice == ()
+
+
+@pytest.mark.parametrize(("tiles", "is_named"), [(1, True), (3, True), (64, False)])
+def test_few_workgroups_leave_workers_idle(bundle: Bundle, tiles: int, is_named: bool) -> None:
+    """With many workgroups, other programs made the worker wait."""
+    result = found(bundle, "product", 4 * MS, workers=2)
+    sites = tuple(
+        replace(site, tiles=tiles * CALLS, imbalance_percent=180) if site.calls else site for site in result.sites
+    )
+    advised = with_advice(BundleAttribution(bundle, replace(result, sites=sites))).attribution.advice
+    assert [advice.rule for advice in advised] == [AdviceRule.IMBALANCE] * is_named
+    if is_named:
+        assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for 2 workers" in advised[0].text
+
+
+def test_damaged_files_of_a_bundle_do_no_harm(bundle: Bundle, tmp_path: Path) -> None:
+    gone = replace(bundle, path=tmp_path / "gone.tracemap")
+    result = replace(found(bundle, "twice", 3 * MS, 3 * MS), advice=())
+    assert with_advice(BundleAttribution(gone, result)).attribution.advice == ()
+
+
+def test_commands_quote_hostile_names(bundle: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "a b;$(c).tracemap"
+    path.symlink_to(bundle.path)
+    (advice,) = found(replace(bundle, path=path), "product", 12 * MS).advice
+    assert shlex.split(advice.command)[:3] == ["tracemap", "tune", str(path)]
+
+
+# ---- time between kernels
+
+SYNC, TASK = DeviceTime("local-sync", 200, 190, 210, 20, 1), DeviceTime("local-task", 900, 890, 950, 20, 1)
+
+
+def divided(queue_ns: int, host_ns: int, *devices: DeviceTime) -> Attribution:
+    """A run with one invocation of a microsecond, of which kernels have what queue and host leave."""
+    result = attribution(GRAPH, TOTALS, elapsed_ns=1000)
+    parts = ElapsedParts(1000 - queue_ns - host_ns, 0, queue_ns, host_ns, 0, 0, BY_STOPS)
+    return replace(result, run=structs.replace(result.run, elapsed=parts, devices=devices, iterations=1))
+
+
+def advice_on(result: Attribution) -> tuple[Advice, ...]:
+    return advise(Evidence(GRAPH, result, Path("m.tracemap")))
+
+
+def text_of(result: Attribution) -> str:
+    return "".join(f"{advice.text}: {advice.command}" for advice in advice_on(result))
+
+
+def test_a_busy_machine_may_be_what_is_waited_for() -> None:
+    idle = divided(600, 310)
+    busy = replace(idle, diagnostics=(Diagnostic(NOISY, "the run was delayed"),))
+    assert "waiting for a CPU" not in text_of(idle)
+    assert "; the overhead may include waiting for a CPU (noisy run). Compare devices: tracemap record " in text_of(
+        busy
+    )
+
+
+@pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
+def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
+    """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
+    said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
+    rest = UnattributedRow(UnattributedReason.QUEUE, 1, {"duration_ns": submitted_ns})
+    result = replace(divided(600, 310), diagnostics=(said,), unattributed=(rest,), metrics=())
+    assert ("; the overhead may include untimed copies and fills. Compare devices" in text_of(result)) == is_told
+
+
+def test_measured_devices_are_named_with_their_gain() -> None:
+    (advice,) = advice_on(divided(600, 310, SYNC, TASK))
+    assert advice.rule is AdviceRule.OVERHEAD_BOUND
+    assert advice.text.startswith("91.0 % of the time is runtime overhead (queue and host); a kernel call takes ")
+    assert advice.text.endswith(". local-sync is faster: 200 ns instead of 900 ns on local-task")
+    assert advice.command == "tracemap record m.tracemap -- --device=local-sync"
+    assert (advice.low_ns, advice.gain_ns, advice.high_ns) == (680, 700, 760)
+
+
+def test_a_pause_is_no_waiting() -> None:
+    assert advice_on(replace(divided(600, 310), diagnostics=(Diagnostic(PAUSED, "the program was paused"),))) == ()
+
+
+def test_advice_to_measure_where_nobody_has() -> None:
+    assert text_of(divided(600, 310)).endswith(
+        ". Compare devices: tracemap record m.tracemap --compare-devices local-sync,local-task"
+    )
+
+
+def test_no_advice_where_nothing_calls_for_it() -> None:
+    assert advice_on(divided(200, 200, SYNC, TASK)) == ()  # kernels take more than half
+    assert advice_on(divided(0, 1000)) == ()  # nothing was done on a device
+    assert advice_on(divided(600, 310, SYNC, structs.replace(TASK, low_ns=205))) == ()  # by chance
+    assert advice_on(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ()
+    assert advice_on(divided(600, 310, SYNC)) == ()  # its own was not measured
+    assert advice_on(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ()
+
+
+def test_a_loop_with_overhead_is_to_be_unrolled() -> None:
+    loop = Overhead(OverheadPlace.LOOP, (OpId("op1"),), 9, queue_ns=600)
+    rest = Overhead(OverheadPlace.CALL, (), 2, host_ns=200)
+    (advice,) = advice_on(replace(divided(600, 200), overhead=(loop, rest)))
+    assert advice.rule is AdviceRule.OVERHEAD_BOUND
+    assert advice.text.startswith("60.0 % of the time is loop overhead at model.mlir:")
+    assert advice.text.endswith("Unroll the loop: 8 iterations a trip")
+    assert advice.ops == ("op1",)
+    assert advice.low_ns < advice.gain_ns <= 600 * 7 / 8 < advice.high_ns
+
+
+def test_small_overhead_of_a_loop_is_left() -> None:
+    loop = Overhead(OverheadPlace.LOOP, (OpId("op1"),), 9, queue_ns=40)
+    rest = Overhead(OverheadPlace.CALL, (), 2, host_ns=160)
+    assert advice_on(replace(divided(40, 160), overhead=(loop, rest))) == ()
+
+
+# ---- reports
+
+
+@pytest.mark.long
+def test_advice_of_a_real_run_is_in_every_report(tmp_path: Path) -> None:
+    model = tmp_path / "loop.mlir"
+    model.write_text(_LOOP, encoding="utf-8")
+    page = tmp_path / "loop.html"
+    summary = check_cli("profile", model, "--seconds", "0.3", "-o", page, cwd=tmp_path)
+    (line,) = (line for line in summary.splitlines() if line.startswith("advice: "))
+    run = tmp_path / "loop.tracemap" / "runs" / "run-001.parquet"
+    (advice,) = json_cli("attribute", run, "--map", "loop.tracemap", cwd=tmp_path)["advice"]
+    assert advice["rule"] == "overhead-bound"
+    assert " of the time is loop overhead at loop.mlir:6 (40 trips × " in advice["text"]
+    assert line.startswith(f"advice: {advice['text']}; gain ")
+    assert line.endswith(advice["command"])
+    assert "loop overhead at loop.mlir:6" in page.read_text(encoding="utf-8")
+
+
+_LOOP = """
+func.func @main(%a: tensor<64x64xf32>, %x: tensor<4x64xf32>) -> tensor<4x64xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<40> : tensor<i32>
+  %r:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4x64xf32>
+  cond {
+    %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %z = stablehlo.dot_general %y, %a, contracting_dims = [1] x [0]
+      : (tensor<4x64xf32>, tensor<64x64xf32>) -> tensor<4x64xf32>
+    %t = stablehlo.tanh %z : tensor<4x64xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, %t : tensor<i32>, tensor<4x64xf32>
+  }
+  return %r#1 : tensor<4x64xf32>
+}
+"""
