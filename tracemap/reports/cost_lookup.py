@@ -345,7 +345,7 @@ class MapCosts:
 
     @cached_property
     def ranked_gains(self) -> tuple[TargetGain, ...]:
-        """What the program gains if an op is twice as fast, the largest gain first; empty if unknown."""
+        """Gains of the program if an op is twice as fast, the largest first; empty if unknown."""
         return ranked_gains(self.graph, self.attribution) if self.attribution else ()
 
     @cached_property
@@ -354,7 +354,7 @@ class MapCosts:
         return {change.ops[0]: change.gain for change in self.ranked_gains}
 
     def gain_of(self, occurrences: Iterable[OpOccurrence]) -> Gain | None:
-        """What the program gains if these are all twice as fast; None if unknown."""
+        """Gain of the program if these are all twice as fast; None if unknown."""
         if not self.ranked_gains or self.attribution is None:
             return None
         return what_if(self.graph, self.attribution, Change(parts_by_work(occurrences), TWICE))
