@@ -178,7 +178,8 @@ def found(bundle: Bundle, function: str, *wall_ns: int, workers: int = 1, overhe
     kernels_ns = CALLS * sum(wall_ns)
     result = attribution(bundle.graph, totals, calls=CALLS, elapsed_ns=kernels_ns + CALLS * overhead_ns)
     elapsed = ElapsedParts(kernels_ns, 0, 0, CALLS * overhead_ns, 0, 0, BY_STOPS)
-    invocation = structs.replace(result.run.invocation, median_ns=sum(wall_ns) + overhead_ns)
+    time_ns = sum(wall_ns) + overhead_ns
+    invocation = structs.replace(result.run.invocation, median_ns=time_ns, low_ns=time_ns, high_ns=time_ns)
     run = structs.replace(result.run, peaks=PEAKS, elapsed=elapsed, workers=workers, invocation=invocation)
     return with_advice(BundleAttribution(bundle, replace(result, run=run))).attribution
 
