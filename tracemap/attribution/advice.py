@@ -158,6 +158,14 @@ class _Program:
         return min(_MOST_NOISE, noise) * self.elapsed_ns
 
     @cached_property
+    def running(self) -> float:
+        """The part of the time in which threads that wanted a CPU had one; calls take longer by what they wait."""
+        noise = self.attribution.run.noise
+        if not (isinstance(noise.running_ns, int) and isinstance(noise.waiting_ns, int) and noise.running_ns):
+            return 1.0
+        return noise.running_ns / (noise.running_ns + noise.waiting_ns)
+
+    @cached_property
     def workers(self) -> int:
         """Number of workers; 1 if unknown."""
         workers = self.attribution.run.workers
@@ -750,7 +758,7 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )
-    elif ratio > _SLOW and is_compute_bound and kernel.is_product:
+    elif ratio * program.running > _SLOW and is_compute_bound and kernel.is_product:
         after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
         percent = round(100 * roofline_ns / cpu_ns)
         yield finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
