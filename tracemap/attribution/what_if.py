@@ -134,6 +134,17 @@ def program_ns(attribution: Attribution) -> int:
     return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
 
 
+def overhead_ns(attribution: Attribution) -> float:
+    """Mean time of an invocation in which no kernel ran, without outlier time and the profiler's own work.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    timed, iterations = check_modelled(attribution), attribution.run.iterations
+    assert isinstance(iterations, int)
+    return max(0.0, program_ns(attribution) - float(timed.wall_ns.sum()) * timed.scale / iterations)
+
+
 # ---- shares
 #
 # The part of a place's time that remains after a change. Shares within a kernel show where the time passed. Ops of the
@@ -448,8 +459,10 @@ def _stage_savings(
     return _Range(*sums)
 
 
-_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.85
+_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.9
 """Fraction of the time that other numbers of workers would save if they never waited: at least, and likely."""
+_OTHER_OVERHEAD: Final = 0.3
+"""Fraction by which the time without a kernel may differ for another number of workers."""
 
 
 def _waits(graph: TraceGraph, timed: TimedWork, run: RunHeader) -> _Range:
@@ -581,7 +594,9 @@ class _ProgramModel:
             _passed_on(timed, likely.likely, waits.likely),
             _passed_on(timed, most.most, waits.most),
         )
-        gain = _gain(self.attribution, saved, timed.scale)
+        # How long submissions and waits take depends on the number of workers.
+        unsure_ns = 0.0 if change.workers is UNKNOWN else _OTHER_OVERHEAD * overhead_ns(self.attribution)
+        gain = _gain(self.attribution, saved, timed.scale, unsure_ns)
         if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
             return gain
         reason = _reason(self.graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
@@ -647,15 +662,15 @@ def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array
     return times
 
 
-def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
-    """The gain by savings of all invocations, which are multiplied by `scale`."""
+def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: float = 0.0) -> Gain:
+    """The gain by savings of all invocations, which are multiplied by `scale`; `unsure_ns`: a further error."""
     run, before = attribution.run, program_ns(attribution)
     assert isinstance(run.iterations, int)
     least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
     size = abs(likely)
     noise = math.hypot(_noise(run) * size, min(_LEAST_NOISE * before, _MOST_NOISE * size))
-    low = before - likely - math.hypot(max(0.0, most - likely), noise)
-    high = before - likely + math.hypot(max(0.0, likely - least), noise)
+    low = before - likely - math.hypot(max(0.0, most - likely), noise, unsure_ns)
+    high = before - likely + math.hypot(max(0.0, likely - least), noise, unsure_ns)
     return Gain(before, *(max(0, round(time)) for time in (before - likely, low, high)))
 
 
@@ -692,7 +707,8 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
     Raises:
         UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
     """
-    timed, run = check_modelled(attribution), attribution.run
+    check_modelled(attribution)
+    run = attribution.run
     if not attribution.overhead:
         raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
     assert isinstance(run.iterations, int)
@@ -700,9 +716,7 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
     by_op = overhead_by_op(rows)
     total = sum(row.total_ns for row in rows)
     chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
-    # Overhead includes outlier time, which is not gained.
-    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / run.iterations
-    typical = max(0.0, program_ns(attribution) - kernels_ns) * run.iterations
+    typical = overhead_ns(attribution) * run.iterations
     saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
     gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
     return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
