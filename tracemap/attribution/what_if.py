@@ -110,14 +110,16 @@ def check_modelled(attribution: Attribution) -> TimedWork:
             "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
             "record it with `tracemap record`"
         )
-    run = attribution.run
-    if (
-        not isinstance(run.elapsed_ns, int)
-        or not isinstance(run.iterations, int)
-        or not run.elapsed_ns * run.iterations
-    ):
+    if not attribution.timed.period_ns and _elapsed_ns(attribution.run) is UNKNOWN:
         raise UsageInvalid("the run does not say how long its invocations took; record it with `tracemap record`")
     return attribution.timed
+
+
+def _elapsed_ns(run: RunHeader) -> Integer:
+    """Mean elapsed time of an invocation."""
+    if not isinstance(run.elapsed_ns, int) or not isinstance(run.iterations, int):
+        return UNKNOWN
+    return run.elapsed_ns // run.iterations if run.iterations and run.elapsed_ns else UNKNOWN
 
 
 def program_ns(attribution: Attribution) -> int:
@@ -127,11 +129,18 @@ def program_ns(attribution: Attribution) -> int:
         UsageInvalid: see `check_modelled`.
     """
     timed, run = check_modelled(attribution), attribution.run
-    assert isinstance(run.elapsed_ns, int)
-    assert isinstance(run.iterations, int)
-    profiler_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
-    typical_ns = timed.period_ns or run.elapsed_ns / run.iterations
-    return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
+    mean_ns = _elapsed_ns(run)
+    profiler_ns = run.elapsed.profiler_ns
+    work = 1.0
+    if isinstance(profiler_ns, int) and isinstance(run.elapsed_ns, int) and run.elapsed_ns:
+        work -= profiler_ns / run.elapsed_ns
+    return round((timed.period_ns or (mean_ns if isinstance(mean_ns, int) else 0)) * work)
+
+
+def _invocations(attribution: Attribution) -> float:
+    """Number of invocations of the runs, with those that had no events."""
+    timed, iterations = check_modelled(attribution), attribution.run.iterations
+    return float(iterations) if isinstance(iterations, int) and iterations else len(timed.tail_ns) * timed.scale
 
 
 def overhead_ns(attribution: Attribution) -> float:
@@ -140,9 +149,9 @@ def overhead_ns(attribution: Attribution) -> float:
     Raises:
         UsageInvalid: see `check_modelled`.
     """
-    timed, iterations = check_modelled(attribution), attribution.run.iterations
-    assert isinstance(iterations, int)
-    return max(0.0, program_ns(attribution) - float(timed.wall_ns.sum()) * timed.scale / iterations)
+    timed = check_modelled(attribution)
+    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / _invocations(attribution)
+    return max(0.0, program_ns(attribution) - kernels_ns)
 
 
 # ---- shares
@@ -665,8 +674,7 @@ def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array
 def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: float = 0.0) -> Gain:
     """The gain by savings of all invocations, which are multiplied by `scale`; `unsure_ns`: a further error."""
     run, before = attribution.run, program_ns(attribution)
-    assert isinstance(run.iterations, int)
-    least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
+    least, likely, most = (scale * part / _invocations(attribution) for part in (saved.least, saved.likely, saved.most))
     size = abs(likely)
     noise = math.hypot(_noise(run) * size, min(_LEAST_NOISE * before, _MOST_NOISE * size))
     low = before - likely - math.hypot(max(0.0, most - likely), noise, unsure_ns)
@@ -708,15 +716,13 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
         UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
     """
     check_modelled(attribution)
-    run = attribution.run
     if not attribution.overhead:
         raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
-    assert isinstance(run.iterations, int)
     rows = [row for row in attribution.overhead if row.place not in _NOT_GAINED]
     by_op = overhead_by_op(rows)
     total = sum(row.total_ns for row in rows)
     chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
-    typical = overhead_ns(attribution) * run.iterations
+    typical = overhead_ns(attribution) * _invocations(attribution)
     saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
     gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
     return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
