@@ -328,11 +328,14 @@ class _Groups:
 
         tiles = self.timed.tiles[self.events]
         if not isinstance(workers, int):
-            before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
-            parallel = np.maximum(1, before / np.maximum(self.wall_ns, 1))  # as parallel as it was
-            longest, work = (reduce.reduceat(cpu_ns, self.begins) for reduce in (np.maximum, np.add))
+            # As parallel as it was; a dispatch that took more than the whole group had several workers.
+            before = self.timed.cpu_ns[self.events]
+            parallel = np.maximum(1, np.add.reduceat(before, self.begins) / np.maximum(self.wall_ns, 1))
+            own_wall, own_parallel = (np.repeat(own, self.counts) for own in (self.wall_ns, parallel))
+            alone = np.where(before > own_wall, cpu_ns / own_parallel, cpu_ns)
+            longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
             least = np.maximum(longest, work / parallel)
-            return _GroupTimes(least, least, np.add.reduceat(cpu_ns, self.begins))
+            return _GroupTimes(least, least, np.add.reduceat(alone, self.begins))
         rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
         alone = cpu_ns * rounds
         longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
