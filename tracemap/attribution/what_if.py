@@ -332,7 +332,7 @@ class _Groups:
             before = self.timed.cpu_ns[self.events]
             parallel = np.maximum(1, np.add.reduceat(before, self.begins) / np.maximum(self.wall_ns, 1))
             own_wall, own_parallel = (np.repeat(own, self.counts) for own in (self.wall_ns, parallel))
-            alone = np.where(before > own_wall, cpu_ns / own_parallel, cpu_ns)
+            alone = np.where(before > 1.01 * own_wall, cpu_ns / own_parallel, cpu_ns)
             longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
             least = np.maximum(longest, work / parallel)
             return _GroupTimes(least, least, np.add.reduceat(alone, self.begins))
