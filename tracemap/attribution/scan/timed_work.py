@@ -107,7 +107,8 @@ class TimedRows:
         def without_outliers(name: str) -> str:
             if name not in numbers:
                 return f"event.{name}"
-            return f"least(event.{name}, coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER}))"
+            threshold = f"coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER})"
+            return f"CASE WHEN event.{name} IS NOT NULL THEN least(event.{name}, {threshold}) END"
 
         wall = without_outliers("duration_ns")
         rows = self.resolved.tables.columns(
