@@ -19,7 +19,7 @@ from msgspec import structs
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
 from tracemap.attribution.join.targets import called_schedule
-from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.model import Attribution, MemberShare, OpResult, OverheadPlace, PlaceResult, TimedWork
 from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.errors import UsageInvalid
@@ -559,11 +559,20 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     Raises:
         UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
     """
-    return _ProgramModel(graph, attribution).gain(change)
+    return ProgramModel(graph, attribution).gain(change)
+
+
+def program_model(graph: TraceGraph, attribution: Attribution) -> ProgramModel | None:
+    """The model of an invocation; None if the runs lack times or invocations."""
+    try:
+        check_modelled(attribution)
+    except UsageInvalid:
+        return None
+    return ProgramModel(graph, attribution)
 
 
 @dataclass(frozen=True)
-class _ProgramModel:
+class ProgramModel:
     """The model of an invocation, with what all changes have in common."""
 
     graph: TraceGraph
@@ -571,6 +580,7 @@ class _ProgramModel:
 
     @cached_property
     def timed(self) -> TimedWork:
+        """The timed work of the attribution."""
         return check_modelled(self.attribution)
 
     @cached_property
@@ -769,17 +779,22 @@ def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> Pr
 
 TWICE: Final = 2.0
 """The factor of the ranked list."""
-MOST_RANKED: Final = 200
+_MOST_RANKED: Final = 200
 """Most ops of the ranked list: those with the highest costs, since an op gains no more than that."""
+
+
+def costly_ops(attribution: Attribution) -> list[OpResult]:
+    """The ops of the ranked list, the highest costs first."""
+    metric = _time_metric(attribution)
+    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0] if metric else []
+    return sorted(costly, key=lambda result: -result.metrics[metric].attributed)[:_MOST_RANKED]
 
 
 def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TWICE) -> tuple[TargetGain, ...]:
     """The gain of each op, the largest first; empty if the runs lack times or invocations."""
-    try:
-        check_modelled(attribution)
-    except UsageInvalid:
+    model = program_model(graph, attribution)
+    if model is None:
         return ()
-    metric = _time_metric(attribution)
     places: dict[OpId, dict[str, frozenset[OpId]]] = defaultdict(dict)
     for result in attribution.sites:
         for share in result.shares:
@@ -787,11 +802,8 @@ def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TW
     for transfer in attribution.transfers:
         for share in transfer.shares:
             places[share.op][transfer.transfer] = frozenset({share.op})
-    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
-    costly.sort(key=lambda result: -result.metrics[metric].attributed)
-    model = _ProgramModel(graph, attribution)
     gains = [
         TargetGain(result.op, (result.op,), factor, model.gain(Change(places[result.op], factor)))
-        for result in costly[:MOST_RANKED]
+        for result in costly_ops(attribution)
     ]
     return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))
