@@ -959,7 +959,7 @@ def is_faster_device(device: DeviceTime, other: DeviceTime) -> bool:
 def advise(evidence: Evidence) -> tuple[Advice, ...]:
     """The advice on a run, the largest gain first; none for a clean program."""
     program = _Program(evidence)
-    if not program.elapsed_ns or has_slug(evidence.attribution.diagnostics, PAUSED):
+    if not program.elapsed_ns or not program.iterations or has_slug(evidence.attribution.diagnostics, PAUSED):
         return ()  # a pause looks like overhead
     found = [
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
