@@ -602,7 +602,9 @@ def _part_of(dispatch: _Dispatch, ops: Sequence[OpId]) -> float:
 def _unfused(program: _Program) -> Iterator[_Finding]:
     """Elementwise dispatches that read what another dispatch has just written, or write what the next one reads."""
     candidates = [dispatch for dispatch in program.hot if dispatch.kernel.is_elementwise and dispatch.bytes]
-    if sum(dispatch.wall_ns for dispatch in candidates) < _LEAST_SHARE * program.elapsed_ns:
+    # The data flow is read from the model, which takes longer than all other evidence.
+    most_ns = sum(dispatch.wall_ns for dispatch in candidates)
+    if most_ns < max(_LEAST_SHARE * program.elapsed_ns, program.noise_ns):
         return
     users: dict[OpId, list[OpId]] = defaultdict(list)
     for maker, user in program.evidence.data_flow():
@@ -973,7 +975,7 @@ def is_faster_device(device: DeviceTime, other: DeviceTime) -> bool:
 def advise(evidence: Evidence) -> tuple[Advice, ...]:
     """The advice on a run, the largest gain first; none for a clean program."""
     program = _Program(evidence)
-    if not program.elapsed_ns or has_slug(evidence.attribution.diagnostics, PAUSED):
+    if not program.elapsed_ns or not program.iterations or has_slug(evidence.attribution.diagnostics, PAUSED):
         return ()  # a pause looks like overhead
     found = [
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))

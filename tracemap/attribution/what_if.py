@@ -19,7 +19,7 @@ from msgspec import structs
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
 from tracemap.attribution.join.targets import called_schedule
-from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.model import Attribution, MemberShare, OpResult, OverheadPlace, PlaceResult, TimedWork
 from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.errors import UsageInvalid
@@ -110,14 +110,16 @@ def check_modelled(attribution: Attribution) -> TimedWork:
             "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
             "record it with `tracemap record`"
         )
-    run = attribution.run
-    if (
-        not isinstance(run.elapsed_ns, int)
-        or not isinstance(run.iterations, int)
-        or not run.elapsed_ns * run.iterations
-    ):
+    if not attribution.timed.period_ns and _elapsed_ns(attribution.run) is UNKNOWN:
         raise UsageInvalid("the run does not say how long its invocations took; record it with `tracemap record`")
     return attribution.timed
+
+
+def _elapsed_ns(run: RunHeader) -> Integer:
+    """Mean elapsed time of an invocation."""
+    if not isinstance(run.elapsed_ns, int) or not isinstance(run.iterations, int):
+        return UNKNOWN
+    return run.elapsed_ns // run.iterations if run.iterations and run.elapsed_ns else UNKNOWN
 
 
 def program_ns(attribution: Attribution) -> int:
@@ -127,11 +129,29 @@ def program_ns(attribution: Attribution) -> int:
         UsageInvalid: see `check_modelled`.
     """
     timed, run = check_modelled(attribution), attribution.run
-    assert isinstance(run.elapsed_ns, int)
-    assert isinstance(run.iterations, int)
-    profiler_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
-    typical_ns = timed.period_ns or run.elapsed_ns / run.iterations
-    return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
+    mean_ns = _elapsed_ns(run)
+    profiler_ns = run.elapsed.profiler_ns
+    work = 1.0
+    if isinstance(profiler_ns, int) and isinstance(run.elapsed_ns, int) and run.elapsed_ns:
+        work -= profiler_ns / run.elapsed_ns
+    return round((timed.period_ns or (mean_ns if isinstance(mean_ns, int) else 0)) * work)
+
+
+def _invocations(attribution: Attribution) -> float:
+    """Number of invocations of the runs, with those that had no events."""
+    timed, iterations = check_modelled(attribution), attribution.run.iterations
+    return float(iterations) if isinstance(iterations, int) and iterations else len(timed.tail_ns) * timed.scale
+
+
+def overhead_ns(attribution: Attribution) -> float:
+    """Mean time of an invocation in which no kernel ran, without outlier time and the profiler's own work.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    timed = check_modelled(attribution)
+    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / _invocations(attribution)
+    return max(0.0, program_ns(attribution) - kernels_ns)
 
 
 # ---- shares
@@ -308,11 +328,14 @@ class _Groups:
 
         tiles = self.timed.tiles[self.events]
         if not isinstance(workers, int):
-            before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
-            parallel = np.maximum(1, before / np.maximum(self.wall_ns, 1))  # as parallel as it was
-            longest, work = (reduce.reduceat(cpu_ns, self.begins) for reduce in (np.maximum, np.add))
+            # As parallel as it was; a dispatch that took more than the whole group had several workers.
+            before = self.timed.cpu_ns[self.events]
+            parallel = np.maximum(1, np.add.reduceat(before, self.begins) / np.maximum(self.wall_ns, 1))
+            own_wall, own_parallel = (np.repeat(own, self.counts) for own in (self.wall_ns, parallel))
+            alone = np.where(before > 1.01 * own_wall, cpu_ns / own_parallel, cpu_ns)
+            longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
             least = np.maximum(longest, work / parallel)
-            return _GroupTimes(least, least, np.add.reduceat(cpu_ns, self.begins))
+            return _GroupTimes(least, least, np.add.reduceat(alone, self.begins))
         rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
         alone = cpu_ns * rounds
         longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
@@ -448,8 +471,10 @@ def _stage_savings(
     return _Range(*sums)
 
 
-_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.85
+_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.9
 """Fraction of the time that other numbers of workers would save if they never waited: at least, and likely."""
+_OTHER_OVERHEAD: Final = 0.3
+"""Fraction by which the time without a kernel may differ for another number of workers."""
 
 
 def _waits(graph: TraceGraph, timed: TimedWork, run: RunHeader) -> _Range:
@@ -534,11 +559,20 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     Raises:
         UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
     """
-    return _ProgramModel(graph, attribution).gain(change)
+    return ProgramModel(graph, attribution).gain(change)
+
+
+def program_model(graph: TraceGraph, attribution: Attribution) -> ProgramModel | None:
+    """The model of an invocation; None if the runs lack times or invocations."""
+    try:
+        check_modelled(attribution)
+    except UsageInvalid:
+        return None
+    return ProgramModel(graph, attribution)
 
 
 @dataclass(frozen=True)
-class _ProgramModel:
+class ProgramModel:
     """The model of an invocation, with what all changes have in common."""
 
     graph: TraceGraph
@@ -546,6 +580,7 @@ class _ProgramModel:
 
     @cached_property
     def timed(self) -> TimedWork:
+        """The timed work of the attribution."""
         return check_modelled(self.attribution)
 
     @cached_property
@@ -581,7 +616,9 @@ class _ProgramModel:
             _passed_on(timed, likely.likely, waits.likely),
             _passed_on(timed, most.most, waits.most),
         )
-        gain = _gain(self.attribution, saved, timed.scale)
+        # How long submissions and waits take depends on the number of workers.
+        unsure_ns = 0.0 if change.workers is UNKNOWN else _OTHER_OVERHEAD * overhead_ns(self.attribution)
+        gain = _gain(self.attribution, saved, timed.scale, unsure_ns)
         if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
             return gain
         reason = _reason(self.graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
@@ -647,15 +684,14 @@ def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array
     return times
 
 
-def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
-    """The gain by savings of all invocations, which are multiplied by `scale`."""
+def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: float = 0.0) -> Gain:
+    """The gain by savings of all invocations, which are multiplied by `scale`; `unsure_ns`: a further error."""
     run, before = attribution.run, program_ns(attribution)
-    assert isinstance(run.iterations, int)
-    least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
+    least, likely, most = (scale * part / _invocations(attribution) for part in (saved.least, saved.likely, saved.most))
     size = abs(likely)
     noise = math.hypot(_noise(run) * size, min(_LEAST_NOISE * before, _MOST_NOISE * size))
-    low = before - likely - math.hypot(max(0.0, most - likely), noise)
-    high = before - likely + math.hypot(max(0.0, likely - least), noise)
+    low = before - likely - math.hypot(max(0.0, most - likely), noise, unsure_ns)
+    high = before - likely + math.hypot(max(0.0, likely - least), noise, unsure_ns)
     return Gain(before, *(max(0, round(time)) for time in (before - likely, low, high)))
 
 
@@ -692,17 +728,14 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
     Raises:
         UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
     """
-    timed, run = check_modelled(attribution), attribution.run
+    check_modelled(attribution)
     if not attribution.overhead:
         raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
-    assert isinstance(run.iterations, int)
     rows = [row for row in attribution.overhead if row.place not in _NOT_GAINED]
     by_op = overhead_by_op(rows)
     total = sum(row.total_ns for row in rows)
     chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
-    # Overhead includes outlier time, which is not gained.
-    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / run.iterations
-    typical = max(0.0, program_ns(attribution) - kernels_ns) * run.iterations
+    typical = overhead_ns(attribution) * _invocations(attribution)
     saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
     gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
     return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
@@ -746,17 +779,22 @@ def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> Pr
 
 TWICE: Final = 2.0
 """The factor of the ranked list."""
-MOST_RANKED: Final = 200
+_MOST_RANKED: Final = 200
 """Most ops of the ranked list: those with the highest costs, since an op gains no more than that."""
+
+
+def costly_ops(attribution: Attribution) -> list[OpResult]:
+    """The ops of the ranked list, the highest costs first."""
+    metric = _time_metric(attribution)
+    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0] if metric else []
+    return sorted(costly, key=lambda result: -result.metrics[metric].attributed)[:_MOST_RANKED]
 
 
 def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TWICE) -> tuple[TargetGain, ...]:
     """The gain of each op, the largest first; empty if the runs lack times or invocations."""
-    try:
-        check_modelled(attribution)
-    except UsageInvalid:
+    model = program_model(graph, attribution)
+    if model is None:
         return ()
-    metric = _time_metric(attribution)
     places: dict[OpId, dict[str, frozenset[OpId]]] = defaultdict(dict)
     for result in attribution.sites:
         for share in result.shares:
@@ -764,11 +802,8 @@ def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TW
     for transfer in attribution.transfers:
         for share in transfer.shares:
             places[share.op][transfer.transfer] = frozenset({share.op})
-    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
-    costly.sort(key=lambda result: -result.metrics[metric].attributed)
-    model = _ProgramModel(graph, attribution)
     gains = [
         TargetGain(result.op, (result.op,), factor, model.gain(Change(places[result.op], factor)))
-        for result in costly[:MOST_RANKED]
+        for result in costly_ops(attribution)
     ]
     return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))

@@ -107,7 +107,8 @@ class TimedRows:
         def without_outliers(name: str) -> str:
             if name not in numbers:
                 return f"event.{name}"
-            return f"least(event.{name}, coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER}))"
+            threshold = f"coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER})"
+            return f"CASE WHEN event.{name} IS NOT NULL THEN least(event.{name}, {threshold}) END"
 
         wall = without_outliers("duration_ns")
         rows = self.resolved.tables.columns(
@@ -133,7 +134,7 @@ class TimedRows:
             self._regions(rows),
             tuple(target.places for target in targets),
             self.resolved.rows / len(rows["target"]),
-            self._period_ns(noisy=noisy),
+            0.0 if _do_overlap(rows) else self._period_ns(noisy=noisy),
         )
 
     def _period_ns(self, *, noisy: bool) -> float:
@@ -171,6 +172,18 @@ class TimedRows:
             flat = np.concatenate([np.array(counts) for counts in barriers])
             regions[own[known]] = flat[begins[program[known]] + rows["command"][own[known]]]
         return regions
+
+
+def _do_overlap(rows: Mapping[str, Array]) -> bool:
+    """Whether most invocations begin before the one before them has ended, as those of a batch do."""
+    import numpy as np
+
+    first = np.flatnonzero((np.diff(rows["run"], prepend=-1) != 0) | (np.diff(rows["invocation"], prepend=-1) != 0))
+    begins = np.minimum.reduceat(rows["start"], first)
+    ends = np.maximum.reduceat(rows["start"] + rows["duration"], first)
+    follows = np.diff(rows["invocation"][first]) == 1
+    overlaps = np.count_nonzero(follows & (begins[1:] < ends[:-1]))
+    return bool(2 * overlaps > np.count_nonzero(follows))
 
 
 def _mean_without_outliers(values: Array, *, noisy: bool) -> float:
