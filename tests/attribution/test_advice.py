@@ -55,6 +55,12 @@ func.func @every_sixteenth(%a: tensor<512x8192xf32>) -> tensor<512x512xf32> {
   %1 = stablehlo.negate %0 : tensor<512x512xf32>
   return %1 : tensor<512x512xf32>
 }
+func.func @columns(%a: tensor<2048x512xf32>) -> tensor<512xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %r = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0]
+    : (tensor<2048x512xf32>, tensor<f32>) -> tensor<512xf32>
+  return %r : tensor<512xf32>
+}
 func.func @apart(%a: tensor<1024x512xf32>) -> tensor<1024x512xf32> {
   %0 = stablehlo.negate %a : tensor<1024x512xf32>
   %1 = stablehlo.optimization_barrier %0 : tensor<1024x512xf32>
@@ -116,6 +122,7 @@ func.func @{name}(%a: tensor<262144xf32>) -> tensor<262144xf32> {{
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index
   %many = arith.constant 16 : index
+  %limit = arith.constant 1.0 : f32
   %r = linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
       ins(%a : tensor<262144xf32>) outs(%e : tensor<262144xf32>) {{
   ^bb0(%x: f32, %o: f32):
@@ -130,6 +137,17 @@ func.func @{name}(%a: tensor<262144xf32>) -> tensor<262144xf32> {{
                 "scalar",
                 """    %y = scf.for %k = %zero to %many step %one iter_args(%s = %x) -> f32 {
       %q = arith.mulf %s, %x : f32
+      scf.yield %q : f32
+    }""",
+            ),
+            (
+                "branches",
+                """    %c = arith.cmpf ogt, %x, %limit : f32
+    %y = scf.if %c -> f32 {
+      %q = math.exp %x : f32
+      scf.yield %q : f32
+    } else {
+      %q = math.sin %x : f32
       scf.yield %q : f32
     }""",
             ),
@@ -198,14 +216,14 @@ CAUSES: Mapping[AdviceRule, tuple[str, tuple[int, ...], str, tuple[int, ...], st
         (MS // 2, 3 * MS),
         "product",
         (3 * MS,),
-        "copies 2.00 MiB: m.mlir:28 only moves",
+        "copies 2.00 MiB: m.mlir:34 only moves",
     ),
     AdviceRule.REPEATED_WORK: (
         "twice",
         (3 * MS, 3 * MS),
         "different",
         (3 * MS, 3 * MS),
-        "m.mlir:44 computes what m.mlir",
+        "m.mlir:50 computes what m.mlir",
     ),
     AdviceRule.COLD_WEIGHTS: ("one_row", (MS // 5,), "many_rows", (2 * MS,), "reads 4.00 MiB of weights at 21.0 GB/s"),
     AdviceRule.NOT_VECTORIZED: ("scalar", (MS,), "vector", (MS // 20,), "computes one element at a time"),
@@ -227,9 +245,17 @@ def test_cause_is_named_and_its_twin_has_no_advice(bundle: Bundle, rule: AdviceR
     assert found(bundle, clean, *clean_times).advice == ()
 
 
-def test_slices_with_a_stride_are_strided_reads(bundle: Bundle) -> None:
-    (advice,) = found(bundle, "every_sixteenth", 2 * MS).advice
-    assert advice.rule is AdviceRule.STRIDED_READS
+@pytest.mark.parametrize(
+    ("function", "time_ns", "rule"),
+    [
+        ("every_sixteenth", 2 * MS, AdviceRule.STRIDED_READS),
+        ("columns", MS, AdviceRule.STRIDED_READS),
+        ("branches", 2 * MS, AdviceRule.NOT_VECTORIZED),
+    ],
+)
+def test_other_forms_of_a_cause(bundle: Bundle, function: str, time_ns: int, rule: AdviceRule) -> None:
+    (advice,) = found(bundle, function, time_ns).advice
+    assert advice.rule is rule
 
 
 def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -> None:
