@@ -1033,7 +1033,7 @@ def _advice(program: _Program, findings: Sequence[_Finding], text: str, command:
     if parts_ns and program.kernels_ns > _MOST_OF * program.elapsed_ns:
         more = program.elapsed_ns / program.kernels_ns - 1
         high_ns, gain_ns = high_ns + more * sum(parts_ns) * _SHRINKS, gain_ns + more * sum(parts_ns) / 2
-    high_ns = min(high_ns, 0.99 * program.elapsed_ns)
+    high_ns = min(high_ns, 0.998 * program.elapsed_ns)
     gain_ns = min(gain_ns, high_ns)
     low_ns = min(max(0.0, low_ns), gain_ns)
     rule = findings[0].rule
