@@ -635,7 +635,7 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
         return f"hidden: {_others(graph, timed, ratio)} at the same time, and takes longer"
     if passed_on < saved * _HIDDEN:
         return "host-bound: the device waits there for the host to submit the next work"
-    return "takes too little of the time"
+    return "takes too little time"
 
 
 def _others(graph: TraceGraph, timed: TimedWork, ratio: Array) -> str:
