@@ -686,7 +686,7 @@ def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: floa
 
 
 _UNKNOWN_NOISE: Final = 0.05
-_MODEL: Final = 0.1
+_MODEL: Final = 0.15
 """Relative error of a gain by what the model leaves out: caches, and the clocks of processors."""
 _LEAST_NOISE, _MOST_NOISE = 0.005, 0.3
 """Error of a gain as a part of the time of an invocation, but at most this part of the gain."""
