@@ -7,6 +7,7 @@ several rules that explain the same time, only the most specific one counts.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import defaultdict
@@ -311,7 +312,7 @@ _LEAST_PART: Final = 0.2
 """Least part of that share for a single dispatch, since several may have the same cause."""
 _UNKNOWN_NOISE: Final = 0.05
 """Assumed noise of a run with too few invocations for an interval."""
-_MOST_NOISE: Final = 0.1
+_MOST_NOISE: Final = 0.05
 """Most noise to compare with, since the figures of one run are relative to one another."""
 _MOST_DISPATCHES: Final = 64
 """Most dispatches that rules examine, the most expensive first."""
@@ -325,7 +326,7 @@ _MOST_DISPATCHES: Final = 64
 _OPERATION: Final = re.compile(r"\s*(?:%[\w:]+(?:, %[\w:]+)* = )?([a-z_]\w*\.[\w.$]+)")
 _MAP: Final = re.compile(r"affine_map<\(([^)]*)\)(?:\[[^\]]*\])? -> \(([^>]*)\)>")
 _ITERATOR: Final = re.compile(r'"(parallel|reduction)"')
-_TENSOR: Final = re.compile(r"tensor<((?:\d+x)*)([a-z]+)(\d+)\w*>")
+_ARRAY: Final = re.compile(r"(?:tensor|memref)<((?:\d+x)*)[a-z]+(\d+)")
 _EXTRACT: Final = re.compile(r"tensor\.extract %\w+\[(.*)\]")
 _STRIDES: Final = re.compile(r"(?:memref\.subview|tensor\.extract_slice) %\w+ ?(?:\[[^\]]*\] ?){2}\[([^\]]*)\]")
 _PRODUCTS: Final = ("matmul", "matvec", "vecmat", "dot", "conv_", "mmt4d", "contract", "attention", "vecdot")
@@ -397,6 +398,17 @@ class _Generic:
         return any(operands[-1] not in indices for operands in extracts)
 
 
+def _body(lines: Iterator[str]) -> list[str]:
+    """The lines of a region, up to the end of its operation."""
+    body, depth = [], 1
+    for line in lines:
+        depth += line.count("{") - line.count("}")
+        if depth <= 0:
+            break
+        body.append(line)
+    return body
+
+
 @dataclass(frozen=True)
 class _KernelFacts:
     evidence: Evidence
@@ -409,14 +421,13 @@ class _KernelFacts:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """Names of its operations, without those in bodies of `linalg.generic`."""
-        names, inside = [], False
-        for line in self._lines:
-            if inside:
-                inside = not line.startswith("}")
-                continue
+        names: list[str] = []
+        lines = iter(self._lines)
+        for line in lines:
             if match := _OPERATION.match(line):
                 names.append(match[1])
-                inside = match[1].startswith(("linalg.", "iree_linalg_ext.")) and line.endswith("{")
+                if match[1].startswith(("linalg.", "iree_linalg_ext.")) and line.endswith("{"):
+                    _body(lines)
         return tuple(names)
 
     @cached_property
@@ -431,11 +442,7 @@ class _KernelFacts:
             head, _, rest = line.partition("iterator_types")
             maps = tuple(tuple(results.split(", ")) if results else () for _, results in _MAP.findall(head))
             inputs = re.search(r"ins\(([^:)]*)", rest)
-            body = []
-            for inner in lines:
-                if inner.startswith("}"):
-                    break
-                body.append(inner)
+            body = _body(lines)
             count = len(inputs[1].split(",")) if inputs else 0
             iterators = tuple(_ITERATOR.findall(rest.partition("]")[0]))
             generics.append(_Generic(maps, iterators, tuple(body[1:]), count))
@@ -506,17 +513,13 @@ class _KernelFacts:
     @cached_property
     def operand_bytes(self) -> tuple[int, ...]:
         """Sizes of the arrays that it loads and stores, of those with static sizes."""
-        sizes = []
-        for line in self._lines:
-            if "load_from_buffer" in line or "store_to_buffer" in line or "dispatch.tensor" in line:
-                found = _TENSOR.findall(line)
-                if found:
-                    extents, _, bits = found[-1]
-                    size = max(1, int(bits) // 8)
-                    for extent in extents.split("x"):
-                        size *= int(extent) if extent else 1
-                    sizes.append(size)
-        return tuple(sizes)
+        accesses = [line for line in self._lines if "load_from_buffer" in line or "store_to_buffer" in line]
+        # Copies have no tensors.
+        accesses = accesses or [line for line in self._lines if "interface.binding.subspan" in line]
+        arrays = [found[-1] for line in accesses if (found := _ARRAY.findall(line))]
+        return tuple(
+            math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8 for extents, bits in arrays
+        )
 
     @cached_property
     def loops(self) -> tuple[LoopFigures, ...]:
@@ -568,7 +571,8 @@ def _repeated(program: _Program) -> Iterator[_Finding]:
         passes = {pass_of(scope_of(program.graph, op, path)) for path in root.paths}
         is_backward = bool(passes & {"recompute", "backward"})
         rule = AdviceRule.RECOMPUTED if is_backward else AdviceRule.REPEATED_WORK
-        detail = f"{program.place(root.op)} computes what {program.place(first)} has computed"
+        place, earlier = program.place(root.op), program.place(first)
+        detail = f"{place} runs again" if place == earlier else f"{place} computes what {earlier} has computed"
         yield _Finding(rule, 0.9 * wall_ns, 0.6 * wall_ns, 1.1 * wall_ns, tuple(ops), dispatch, detail)
 
 
@@ -582,7 +586,9 @@ def _part_of(dispatch: _Dispatch, ops: Sequence[OpId]) -> float:
 def _unfused(program: _Program) -> Iterator[_Finding]:
     """Elementwise dispatches that read what another dispatch has just written, or write what the next one reads."""
     candidates = [dispatch for dispatch in program.hot if dispatch.kernel.is_elementwise and dispatch.bytes]
-    if sum(dispatch.wall_ns for dispatch in candidates) < _LEAST_SHARE * program.elapsed_ns:
+    # The data flow is read from the model, which takes longer than all other evidence.
+    most_ns = sum(dispatch.wall_ns for dispatch in candidates)
+    if most_ns < max(_LEAST_SHARE * program.elapsed_ns, program.noise_ns):
         return
     users: dict[OpId, list[OpId]] = defaultdict(list)
     for maker, user in program.evidence.data_flow():
@@ -610,24 +616,13 @@ def _unfused(program: _Program) -> Iterator[_Finding]:
         compute = min(1.0, _FUNCTION * program.compute_ns(dispatch.operations) * dispatch.calls / dispatch.cpu_ns)
         gain_ns = dispatch.wall_ns * part * (1 - compute)
         detail = f"{program.place(dispatch.ops[0])} runs apart from {program.place(other.ops[0])}"
-        fault_ns = _faults_ns(between) * dispatch.calls
-        low_ns, high_ns = 0.4 * gain_ns, dispatch.wall_ns * min(1.0, 1.3 * part) + 3 * fault_ns
-        gain_ns, traffic = 0.85 * gain_ns + fault_ns, moved * dispatch.calls
+        # Both dispatches get faster: the one that writes the array may wait for memory, too.
+        low_ns, high_ns, traffic = 0.4 * gain_ns, 2.2 * part * dispatch.wall_ns, moved * dispatch.calls
         yield _Finding(AdviceRule.MISSED_FUSION, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
 
 _FUNCTION: Final = 3
 """Time of functions such as tanh over that of as many operations at the peak."""
-_PAGE: Final = 4096
-_FAULT_NS: Final = 250
-"""Usual time of a page fault. Arrays between dispatches are allocated in each invocation, so their pages are new."""
-_ALLOCATED: Final = 128 << 10
-"""Least size of arrays whose pages are new."""
-
-
-def _faults_ns(size: int) -> float:
-    """Time of the page faults of an array that is allocated in each invocation."""
-    return size / _PAGE * _FAULT_NS if size >= _ALLOCATED else 0.0
 
 
 def _neighbours(program: _Program, dispatch: _Dispatch, links: Mapping[OpId, Sequence[OpId]]) -> list[_Dispatch]:
@@ -662,8 +657,7 @@ def _moved(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     wall_ns = dispatch.wall_ns
     moved = (dispatch.bytes or sum(dispatch.kernel.operand_bytes)) * dispatch.calls
     detail = f"{program.place(dispatch.ops[0])} only moves data" if dispatch.ops else f"{dispatch.site.kernel}"
-    fault_ns = _faults_ns(dispatch.kernel.operand_bytes[-1]) * dispatch.calls
-    gain_ns, low_ns, high_ns = 0.85 * wall_ns + fault_ns, 0.4 * wall_ns, 1.2 * wall_ns + 3 * fault_ns
+    gain_ns, low_ns, high_ns = 0.85 * wall_ns, 0.4 * wall_ns, 1.6 * wall_ns
     yield _Finding(AdviceRule.LAYOUT_COPY, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, moved)
 
 
@@ -716,7 +710,7 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
     compute_ns = program.compute_ns(dispatch.operations) * dispatch.calls
     is_compute_bound = compute_ns >= roofline_ns
     place, ratio = program.place(dispatch.ops[0]), dispatch.quiet_ns / roofline_ns
-    is_worth = dispatch.operations and ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
+    is_worth = ratio > _SPILL_RATIO and wall_ns > _LEAST_SHARE * program.elapsed_ns
     loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
 
@@ -739,8 +733,8 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
-    elif ratio > _SLOW and kernel.adds_columns and loops and not vector:
-        after = 0.1 * cpu_ns, 0.6 * cpu_ns, 0.9 * cpu_ns
+    elif ratio > _SLOW and kernel.adds_columns:
+        after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} adds up columns, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
@@ -993,6 +987,7 @@ def _by_rule(program: _Program, findings: Iterator[_Finding]) -> dict[AdviceRule
         if other is None or _ORDER[finding.rule] < _ORDER[other.rule]:
             by_place[key] = finding
     result: dict[AdviceRule, list[_Finding]] = defaultdict(list)
+    by_place = {place: finding for place, finding in by_place.items() if finding.gain_ns > 0}
     scaled = (_as_passed_on(program, finding) for finding in by_place.values())
     for finding in sorted(scaled, key=lambda finding: -finding.gain_ns):
         result[finding.rule].append(finding)

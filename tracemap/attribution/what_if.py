@@ -19,7 +19,7 @@ from msgspec import structs
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
 from tracemap.attribution.join.targets import called_schedule
-from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.model import Attribution, MemberShare, OpResult, OverheadPlace, PlaceResult, TimedWork
 from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.errors import UsageInvalid
@@ -369,7 +369,15 @@ class _Groups:
             low, high = np.where(is_short, late, low), np.where(is_short, high, late)
         return low
 
-    def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
+    def _has_order(self, workers: Integer) -> Array:
+        """Whether the times of groups depend on which worker takes which dispatch."""
+        import numpy as np
+
+        tiles = np.minimum.reduceat(self.timed.tiles[self.events], self.begins)
+        is_shared = tiles >= _MANY_TILES * workers if isinstance(workers, int) else np.zeros(len(tiles), dtype=bool)
+        return np.asarray((self.counts > 1) & ~is_shared)
+
+    def savings(self, before: _GroupTimes, after: _GroupTimes, workers: Integer) -> list[Array]:
         """Savings by the times before and after a change: at least, likely, at most.
 
         Time in which workers were idle may shrink with the work, or stay.
@@ -380,8 +388,8 @@ class _Groups:
         busy = np.minimum(1, before.least / np.maximum(wall, _TINY))
         likely = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
         whole = wall * (1 - after.least / np.maximum(before.least, _TINY))
-        # By how much the order of dispatches may differ from the model's, by the time that work does not explain.
-        unsure = np.where(self.counts > 1, np.maximum(0, wall - before.least), 0)
+        # Workers may take dispatches of few workgroups in another order; how far, the time without work shows.
+        unsure = np.where(self._has_order(workers), np.maximum(0, wall - before.least), 0)
         critical = before.serial - after.serial
         moved = np.clip(critical - likely, -unsure, unsure)
         extremes = [likely, whole, whole * busy, likely + moved, likely - np.clip(likely, -unsure, unsure)]
@@ -389,6 +397,8 @@ class _Groups:
 
 
 _BISECTIONS: Final = 12
+_MANY_TILES: Final = 2
+"""Workgroups per worker from which on a dispatch is spread evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +466,7 @@ def _stage_savings(
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
         after = cpu * ratio[targets]
         late = late_ns[affected]
-        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late))
+        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late), workers)
         if new_workers != workers:
             least_time = np.add.reduceat(floors[targets], groups.begins)
             worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
@@ -559,11 +569,20 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     Raises:
         UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
     """
-    return _ProgramModel(graph, attribution).gain(change)
+    return ProgramModel(graph, attribution).gain(change)
+
+
+def program_model(graph: TraceGraph, attribution: Attribution) -> ProgramModel | None:
+    """The model of an invocation; None if the runs lack times or invocations."""
+    try:
+        check_modelled(attribution)
+    except UsageInvalid:
+        return None
+    return ProgramModel(graph, attribution)
 
 
 @dataclass(frozen=True)
-class _ProgramModel:
+class ProgramModel:
     """The model of an invocation, with what all changes have in common."""
 
     graph: TraceGraph
@@ -571,6 +590,7 @@ class _ProgramModel:
 
     @cached_property
     def timed(self) -> TimedWork:
+        """The timed work of the attribution."""
         return check_modelled(self.attribution)
 
     @cached_property
@@ -769,17 +789,22 @@ def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> Pr
 
 TWICE: Final = 2.0
 """The factor of the ranked list."""
-MOST_RANKED: Final = 200
+_MOST_RANKED: Final = 200
 """Most ops of the ranked list: those with the highest costs, since an op gains no more than that."""
+
+
+def costly_ops(attribution: Attribution) -> list[OpResult]:
+    """The ops of the ranked list, the highest costs first."""
+    metric = _time_metric(attribution)
+    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0] if metric else []
+    return sorted(costly, key=lambda result: -result.metrics[metric].attributed)[:_MOST_RANKED]
 
 
 def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TWICE) -> tuple[TargetGain, ...]:
     """The gain of each op, the largest first; empty if the runs lack times or invocations."""
-    try:
-        check_modelled(attribution)
-    except UsageInvalid:
+    model = program_model(graph, attribution)
+    if model is None:
         return ()
-    metric = _time_metric(attribution)
     places: dict[OpId, dict[str, frozenset[OpId]]] = defaultdict(dict)
     for result in attribution.sites:
         for share in result.shares:
@@ -787,11 +812,8 @@ def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TW
     for transfer in attribution.transfers:
         for share in transfer.shares:
             places[share.op][transfer.transfer] = frozenset({share.op})
-    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
-    costly.sort(key=lambda result: -result.metrics[metric].attributed)
-    model = _ProgramModel(graph, attribution)
     gains = [
         TargetGain(result.op, (result.op,), factor, model.gain(Change(places[result.op], factor)))
-        for result in costly[:MOST_RANKED]
+        for result in costly_ops(attribution)
     ]
     return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))
