@@ -259,8 +259,7 @@ def main(corpus: Path, only: str | None, *, write_docs: bool) -> None:
         if only != "loops":
             for row in explained(Corpus(corpus), Path(name)):
                 rows.append(row)
-                if row.part < LEAST_EXPLAINED:
-                    print(row, file=sys.stderr, flush=True)
+                print(row, file=sys.stderr, flush=True)
             print(explained_table(rows))
     if write_docs and removals:
         write_part(DOCS / "accuracy.md", "overhead", removal_table(removals))
