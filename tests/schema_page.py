@@ -250,6 +250,7 @@ WORDS = {
     "Overhead.queue_ns": "work was submitted, but had not started",
     "Overhead.host_ns": "nothing was submitted: host code or a wait",
     "Overhead.other_ns": "the rest: the profiler, and what is unexplained",
+    "ShownChange.after_ns": "mean time of an invocation after the change, without outliers",
     "Submission.last": "true if the invocation may end after it",
     "Link.evidence": "the evidence for the op",
     "Drift.ratio": "time on the second side over time on the first",

@@ -328,6 +328,34 @@ def test_several_runs_count_together(tmp_path: Path) -> None:
     assert faster(costs(map_, *runs), map_, [0], 2.0).saved_ns == 150_000
 
 
+def test_devices_of_unknown_workers_overlap_as_they_did(tmp_path: Path) -> None:
+    """As on a GPU: two dispatches at the same time, without CPU times and times of submission."""
+    map_ = program((1,), (2,))
+    events = [Event("dispatch", 2000, 300_000, site=0), Event("dispatch", 2000, 300_000, site=1)]
+    found = costs(map_, run_of(tmp_path, events, header(workers=UNKNOWN, device="vulkan")))
+    assert faster(found, map_, [0, 1], 2.0).saved_ns == 150_000
+    assert faster(found, map_, [0], 2.0).saved_ns == 0
+    with pytest.raises(UsageInvalid, match="vulkan has no workers to change"):
+        faster(found, map_, [], UNCHANGED, workers=2)
+
+
+def test_runs_without_elapsed_time_have_that_of_their_rows(tmp_path: Path) -> None:
+    map_ = program((1,))
+    bare = structs.replace(header(workers=1), elapsed_ns=UNKNOWN, iterations=UNKNOWN)
+    found = costs(map_, run_of(tmp_path, submission(1, 0, 1000, dispatch(0, 2000, 400_000)), bare))
+    gain = faster(found, map_, [0], 2.0)
+    assert (gain.before_ns, gain.saved_ns) == (PERIOD, 200_000)
+
+
+def test_invocations_of_a_batch_have_the_mean_time(tmp_path: Path) -> None:
+    """Each invocation takes twice the time from one to the next."""
+    map_ = program((1,))
+    events = submission(1, 0, 1000, dispatch(0, 2000, 400_000), dispatch(0, 1_600_000, 200_000))
+    shorter = structs.replace(header(workers=1), elapsed_ns=PERIOD * CALLS * 9 // 10)
+    found = costs(map_, run_of(tmp_path, events, shorter))
+    assert faster(found, map_, [0], 2.0).before_ns == PERIOD * 9 // 10
+
+
 @pytest.mark.parametrize(
     ("column", "said"),
     [("start_ns", "does not say when its work ran"), ("invocation", "does not say when its work ran")],

@@ -86,6 +86,17 @@ def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Ope
 
 
 @pytest.mark.long
+def test_ops_say_what_the_program_gains(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#ops")
+    at = texts(browser, "#ops th").index("gain if 2x faster")
+    gains = [cell for cell in texts(browser, f"#ops td:nth-child({at + 1})") if cell != "–"]
+    assert gains[0] == max(gains, key=lambda gain: float(gain.removesuffix(" %")))
+    go(browser, "op2")
+    (said,) = [fact for fact in texts(browser, "#inspector .facts") if fact.startswith("if 2x faster")]
+    assert said.startswith(f"if 2x faster, the program gains {gains[0]} (")
+
+
+@pytest.mark.long
 def test_the_icicle_can_be_walked_by_keys_alone(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#overview")
     browser.execute_script("document.querySelector('#icicle g.cell[tabindex=\"0\"]').focus()")

@@ -31,7 +31,7 @@ REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "i
 
 
 def command(name: str) -> click.Command:
-    found = importlib.import_module(f"tracemap.commands.{name}").command
+    found = importlib.import_module(f"tracemap.commands.{name.replace('-', '_')}").command
     assert isinstance(found, click.Command)
     return found
 
@@ -65,7 +65,7 @@ def code_blocks() -> str:
 
 
 def test_commands_of_the_documents_exist_and_take_their_options() -> None:
-    used = re.findall(r"^\s*(?:\$ )?tracemap (\w+)(.*)$", code_blocks(), re.MULTILINE)
+    used = re.findall(r"^\s*(?:\$ )?tracemap (\w[\w-]*)(.*)$", code_blocks(), re.MULTILINE)
     assert used
     for name, rest in used:
         assert name in COMMANDS, name

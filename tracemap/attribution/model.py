@@ -307,10 +307,11 @@ class AdviceRule(enum.StrEnum):
 
 
 class Advice(Record, frozen=True):
-    """Advice on the next change: a sentence with figures, a command that proves or does it, and the expected gain.
+    """Advice on the next change.
 
-    `ops`: the ops to change, the most expensive first. `gain_ns`: the expected gain in the mean time of an invocation;
-    `low_ns` and `high_ns` are its bounds.
+    `text`: a sentence with figures; `command`: a command for a shell that proves it or does it; `ops`: the ops to
+    change, the most expensive first. `gain_ns`: the expected gain in the mean time of an invocation without outliers;
+    `low_ns`: its lower bound; `high_ns`: its upper bound.
     """
 
     rule: AdviceRule

@@ -12,13 +12,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
 from tracemap.attribution.join.targets import called_schedule
-from tracemap.attribution.model import Attribution, MemberShare, OverheadPlace, PlaceResult, TimedWork
+from tracemap.attribution.model import Attribution, MemberShare, OpResult, OverheadPlace, PlaceResult, TimedWork
 from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.codec import Record
 from tracemap.core.errors import UsageInvalid
@@ -109,14 +110,16 @@ def check_modelled(attribution: Attribution) -> TimedWork:
             "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
             "record it with `tracemap record`"
         )
-    run = attribution.run
-    if (
-        not isinstance(run.elapsed_ns, int)
-        or not isinstance(run.iterations, int)
-        or not run.elapsed_ns * run.iterations
-    ):
+    if not attribution.timed.period_ns and _elapsed_ns(attribution.run) is UNKNOWN:
         raise UsageInvalid("the run does not say how long its invocations took; record it with `tracemap record`")
     return attribution.timed
+
+
+def _elapsed_ns(run: RunHeader) -> Integer:
+    """Mean elapsed time of an invocation."""
+    if not isinstance(run.elapsed_ns, int) or not isinstance(run.iterations, int):
+        return UNKNOWN
+    return run.elapsed_ns // run.iterations if run.iterations and run.elapsed_ns else UNKNOWN
 
 
 def program_ns(attribution: Attribution) -> int:
@@ -126,11 +129,29 @@ def program_ns(attribution: Attribution) -> int:
         UsageInvalid: see `check_modelled`.
     """
     timed, run = check_modelled(attribution), attribution.run
-    assert isinstance(run.elapsed_ns, int)
-    assert isinstance(run.iterations, int)
-    profiler_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
-    typical_ns = timed.period_ns or run.elapsed_ns / run.iterations
-    return round(typical_ns * (1 - profiler_ns / run.elapsed_ns))
+    mean_ns = _elapsed_ns(run)
+    profiler_ns = run.elapsed.profiler_ns
+    work = 1.0
+    if isinstance(profiler_ns, int) and isinstance(run.elapsed_ns, int) and run.elapsed_ns:
+        work -= profiler_ns / run.elapsed_ns
+    return round((timed.period_ns or (mean_ns if isinstance(mean_ns, int) else 0)) * work)
+
+
+def _invocations(attribution: Attribution) -> float:
+    """Number of invocations of the runs, with those that had no events."""
+    timed, iterations = check_modelled(attribution), attribution.run.iterations
+    return float(iterations) if isinstance(iterations, int) and iterations else len(timed.tail_ns) * timed.scale
+
+
+def overhead_ns(attribution: Attribution) -> float:
+    """Mean time of an invocation in which no kernel ran, without outlier time and the profiler's own work.
+
+    Raises:
+        UsageInvalid: see `check_modelled`.
+    """
+    timed = check_modelled(attribution)
+    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / _invocations(attribution)
+    return max(0.0, program_ns(attribution) - kernels_ns)
 
 
 # ---- shares
@@ -148,11 +169,15 @@ class _Ratios:
     most: Array
 
 
-def _ratios(graph: TraceGraph, attribution: Attribution, timed: TimedWork, change: Change) -> _Ratios:
+def _ratios(
+    graph: TraceGraph,
+    attribution: Attribution,
+    results: Mapping[str, PlaceResult],
+    timed: TimedWork,
+    change: Change,
+) -> _Ratios:
     import numpy as np
 
-    results: dict[str, PlaceResult] = {site.site: site for site in attribution.sites}
-    results |= {transfer.transfer: transfer for transfer in attribution.transfers}
     metric = _time_metric(attribution)
     of_place = {
         place: _ratios_of_place(graph, attribution.run.peaks, results[place], place, ops, metric, change)
@@ -280,6 +305,7 @@ class _Groups:
     numbers: Array
     events: Array
     begins: Array
+    counts: Array
     wall_ns: Array
 
     @classmethod
@@ -291,66 +317,146 @@ class _Groups:
         counts = np.searchsorted(timed.group, numbers, side="right") - first
         begins = np.concatenate(([0], np.cumsum(counts)[:-1]))
         events = np.repeat(first - begins, counts) + np.arange(counts.sum())
-        return cls(timed, numbers, events, begins, timed.wall_ns[numbers])
+        return cls(timed, numbers, events, begins, counts, timed.wall_ns[numbers])
 
-    def bounds(self, cpu_ns: Array, workers: Integer) -> tuple[Array, Array]:
-        """The time of groups if their dispatches run concurrently, and if they run one after another."""
+    def times(self, cpu_ns: Array, workers: Integer, late_ns: Array) -> _GroupTimes:
+        """The times of groups whose events take this time of all workers.
+
+        `late_ns`: time after which all workers but the first begin.
+        """
         import numpy as np
 
         tiles = self.timed.tiles[self.events]
-        if isinstance(workers, int):
-            rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
-            parallel, alone = np.full(len(self.begins), float(workers)), cpu_ns * rounds
-        else:
-            before = np.add.reduceat(self.timed.cpu_ns[self.events], self.begins)
-            parallel, alone = np.maximum(1, before / np.maximum(self.wall_ns, 1)), cpu_ns  # as parallel as it was
+        if not isinstance(workers, int):
+            # As parallel as it was; a dispatch that took more than the whole group had several workers.
+            before = self.timed.cpu_ns[self.events]
+            parallel = np.maximum(1, np.add.reduceat(before, self.begins) / np.maximum(self.wall_ns, 1))
+            own_wall, own_parallel = (np.repeat(own, self.counts) for own in (self.wall_ns, parallel))
+            alone = np.where(before > 1.01 * own_wall, cpu_ns / own_parallel, cpu_ns)
+            longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
+            least = np.maximum(longest, work / parallel)
+            return _GroupTimes(least, least, np.add.reduceat(alone, self.begins))
+        rounds = np.where(tiles > 0, -(-tiles // workers) / np.maximum(tiles, 1), 1 / workers)
+        alone = cpu_ns * rounds
         longest, work = np.maximum.reduceat(alone, self.begins), np.add.reduceat(cpu_ns, self.begins)
-        concurrent = np.maximum(longest, work / parallel)
-        return concurrent, np.maximum(concurrent, np.add.reduceat(alone, self.begins))
+        least = np.maximum(longest, work / workers)
+        # A single dispatch: one worker alone, or all together from when they have begun.
+        shared = np.minimum(work, least + late_ns * (workers - 1) / workers)
+        scheduled = np.where(tiles[self.begins] == 1, work, shared)
+        several = np.flatnonzero(self.counts > 1)
+        if len(several) and workers > 1:
+            scheduled[several] = _scheduled(
+                cpu_ns,
+                np.where(tiles > 0, tiles, workers),
+                *(self.begins[several], self.counts[several], workers, late_ns[several]),
+            )
+        elif len(several):
+            scheduled[several] = work[several]
+        return _GroupTimes(least, np.maximum(scheduled, least), np.add.reduceat(alone, self.begins))
 
-    def savings(self, before: tuple[Array, Array], after: tuple[Array, Array]) -> list[Array]:
-        """Savings from the bounds before and after a change: at least, likely, at most.
+    def late_ns(self, workers: Integer) -> Array:
+        """The time after which all workers but the first began, so that the model takes the measured time."""
+        import numpy as np
 
-        How far a group was from the time of concurrent dispatches, it remains. Time in which workers were idle may
-        shrink with the work, or stay.
+        late = np.zeros(len(self.numbers))
+        if not isinstance(workers, int) or workers == 1:
+            return late
+        cpu_ns = self.timed.cpu_ns[self.events]
+        low, high = late, self.wall_ns.copy()
+        for _ in range(_BISECTIONS):
+            late = (low + high) / 2
+            is_short = self.times(cpu_ns, workers, late).scheduled < self.wall_ns
+            low, high = np.where(is_short, late, low), np.where(is_short, high, late)
+        return low
+
+    def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
+        """Savings by the times before and after a change: at least, likely, at most.
+
+        Time in which workers were idle may shrink with the work, or stay.
         """
         import numpy as np
 
         wall = self.wall_ns
-        (concurrent, serial), (concurrent_after, serial_after) = before, after
-        room = np.maximum(serial - concurrent, _TINY)
-        mixed = np.clip((wall - concurrent) / room, 0, 1) * (serial > concurrent)
-        model = np.maximum(concurrent + mixed * (serial - concurrent), _TINY)
-        model_after = concurrent_after + mixed * (serial_after - concurrent_after)
-        busy = np.minimum(1, model / np.maximum(wall, _TINY))
-        likely = wall * (1 - model_after / model)
-        extremes = [likely, likely * busy]
-        for own, own_after in ((concurrent, concurrent_after), (serial, serial_after)):
-            extremes.append(wall * busy * (1 - own_after / np.maximum(own, _TINY)))
-        return [np.minimum.reduce(extremes), likely * (1 + busy) / 2, np.maximum.reduce(extremes)]
+        busy = np.minimum(1, before.least / np.maximum(wall, _TINY))
+        likely = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
+        whole = wall * (1 - after.least / np.maximum(before.least, _TINY))
+        # By how much the order of dispatches may differ from the model's, by the time that work does not explain.
+        unsure = np.where(self.counts > 1, np.maximum(0, wall - before.least), 0)
+        critical = before.serial - after.serial
+        moved = np.clip(critical - likely, -unsure, unsure)
+        extremes = [likely, whole, whole * busy, likely + moved, likely - np.clip(likely, -unsure, unsure)]
+        return [np.minimum.reduce(extremes), likely, np.maximum.reduce(extremes)]
+
+
+_BISECTIONS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupTimes:
+    """The time of groups: at least, if workers take the next work as they get free, and if nothing overlaps."""
+
+    least: Array
+    scheduled: Array
+    serial: Array
+
+
+def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, workers: int, late_ns: Array) -> Array:
+    """The time of groups if each dispatch in turn goes to the workers that get free first.
+
+    A dispatch with several tiles goes to several workers, so that they end together.
+    """
+    import numpy as np
+
+    free = np.repeat(late_ns[:, None], workers, axis=1)
+    free[:, 0] = 0
+    ended = np.zeros(len(begins))
+    for position in range(min(int(counts.max()), _MOST_SCHEDULED)):
+        active = np.flatnonzero(counts > position)
+        events = begins[active] + position
+        times = np.sort(free[active], axis=1)
+        # The time at which the first n workers end together, for each n; n workers if no further one is free by then.
+        ends = (cpu_ns[events][:, None] + np.cumsum(times, axis=1)) / np.arange(1, workers + 1)
+        enough = np.concatenate((ends[:, :-1] <= times[:, 1:], np.ones((len(active), 1), dtype=bool)), axis=1)
+        used = np.minimum(enough.argmax(axis=1) + 1, np.minimum(tiles[events], workers))
+        end = np.take_along_axis(ends, used[:, None] - 1, axis=1)
+        free[active] = np.where(np.arange(workers) < used[:, None], end, times)
+        ended[active] = np.maximum(ended[active], end[:, 0])
+    return ended
+
+
+_MOST_SCHEDULED: Final = 1000
+"""Most dispatches of a group that are scheduled one after another."""
+
+
+def _groups_of(timed: TimedWork, ratio: Array) -> Array:
+    """The groups with events whose time changes."""
+    import numpy as np
+
+    groups = timed.group[ratio[timed.target] != 1]
+    return np.asarray(groups[np.diff(groups, prepend=-1) != 0])
 
 
 _TINY: Final = 1e-9
 
 
-def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Change, floors: Array) -> _Range:
+def _stage_savings(
+    timed: TimedWork, ratio: Array, workers: Integer, change: Change, floors: Array, late_ns: Array
+) -> _Range:
     """The savings of stages by their own work, if the time of each target changes by a ratio.
 
-    `floors`: least time of a call of each target on more workers, in the worst case.
+    `floors`: least time of a call of each target on more workers, in the worst case. `late_ns`: see `_Groups.times`.
     """
     import numpy as np
 
     new_workers = change.workers if isinstance(change.workers, int) else workers
     sums = [np.zeros(len(timed.idle_ns)) for _ in range(3)]
-    affected = (
-        np.arange(len(timed.wall_ns)) if new_workers != workers else np.unique(timed.group[ratio[timed.target] != 1])
-    )
+    affected = np.arange(len(timed.wall_ns)) if new_workers != workers else _groups_of(timed, ratio)
     if len(affected):
         groups = _Groups.of(timed, affected)
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
         after = cpu * ratio[targets]
-        before = groups.bounds(cpu, workers)
-        savings = groups.savings(before, groups.bounds(after, new_workers))
+        late = late_ns[affected]
+        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late))
         if new_workers != workers:
             least_time = np.add.reduceat(floors[targets], groups.begins)
             worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
@@ -365,8 +471,10 @@ def _stage_savings(timed: TimedWork, ratio: Array, workers: Integer, change: Cha
     return _Range(*sums)
 
 
-_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.85
+_SPREAD_LEAST, _SPREAD_LIKELY = 0.5, 0.9
 """Fraction of the time that other numbers of workers would save if they never waited: at least, and likely."""
+_OTHER_OVERHEAD: Final = 0.3
+"""Fraction by which the time without a kernel may differ for another number of workers."""
 
 
 def _waits(graph: TraceGraph, timed: TimedWork, run: RunHeader) -> _Range:
@@ -451,25 +559,70 @@ def what_if(graph: TraceGraph, attribution: Attribution, change: Change) -> Gain
     Raises:
         UsageInvalid: see `check_modelled`; or the workers of the run are unknown, or cannot change.
     """
-    timed, run = check_modelled(attribution), attribution.run
-    _check_workers(run, change)
-    ratios = _ratios(graph, attribution, timed, change)
-    floors = _bandwidth_times(graph, timed, run.peaks)
-    waits = _waits(graph, timed, run)
-    least, likely, most = (
-        _stage_savings(timed, ratio, run.workers, change, floors)
-        for ratio in (ratios.most, ratios.likely, ratios.least)
-    )
-    saved = _Range(
-        _passed_on(timed, least.least, waits.least),
-        _passed_on(timed, likely.likely, waits.likely),
-        _passed_on(timed, most.most, waits.most),
-    )
-    gain = _gain(attribution, saved, timed.scale)
-    if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
-        return gain
-    reason = _reason(graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
-    return structs.replace(gain, reason=reason)
+    return ProgramModel(graph, attribution).gain(change)
+
+
+def program_model(graph: TraceGraph, attribution: Attribution) -> ProgramModel | None:
+    """The model of an invocation; None if the runs lack times or invocations."""
+    try:
+        check_modelled(attribution)
+    except UsageInvalid:
+        return None
+    return ProgramModel(graph, attribution)
+
+
+@dataclass(frozen=True)
+class ProgramModel:
+    """The model of an invocation, with what all changes have in common."""
+
+    graph: TraceGraph
+    attribution: Attribution
+
+    @cached_property
+    def timed(self) -> TimedWork:
+        """The timed work of the attribution."""
+        return check_modelled(self.attribution)
+
+    @cached_property
+    def _waits(self) -> _Range:
+        return _waits(self.graph, self.timed, self.attribution.run)
+
+    @cached_property
+    def _late_ns(self) -> Array:
+        import numpy as np
+
+        return _Groups.of(self.timed, np.arange(len(self.timed.wall_ns))).late_ns(self.attribution.run.workers)
+
+    @cached_property
+    def _floors(self) -> Array:
+        return _bandwidth_times(self.graph, self.timed, self.attribution.run.peaks)
+
+    @cached_property
+    def _results(self) -> dict[str, PlaceResult]:
+        sites = {site.site: site for site in self.attribution.sites}
+        return {**sites, **{transfer.transfer: transfer for transfer in self.attribution.transfers}}
+
+    def gain(self, change: Change) -> Gain:
+        """The gain by a change."""
+        timed, run, waits = self.timed, self.attribution.run, self._waits
+        _check_workers(run, change)
+        ratios = _ratios(self.graph, self.attribution, self._results, timed, change)
+        least, likely, most = (
+            _stage_savings(timed, ratio, run.workers, change, self._floors, self._late_ns)
+            for ratio in (ratios.most, ratios.likely, ratios.least)
+        )
+        saved = _Range(
+            _passed_on(timed, least.least, waits.least),
+            _passed_on(timed, likely.likely, waits.likely),
+            _passed_on(timed, most.most, waits.most),
+        )
+        # How long submissions and waits take depends on the number of workers.
+        unsure_ns = 0.0 if change.workers is UNKNOWN else _OTHER_OVERHEAD * overhead_ns(self.attribution)
+        gain = _gain(self.attribution, saved, timed.scale, unsure_ns)
+        if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
+            return gain
+        reason = _reason(self.graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
+        return structs.replace(gain, reason=reason)
 
 
 _NOTHING: Final = 2000
@@ -489,17 +642,17 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
         return "takes no time in any measured dispatch, copy or fill"
     own = float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum())
     if saved < own * _HIDDEN:
-        return f"hidden: {_others(graph, timed, ratio, changed)} at the same time, and takes longer"
+        return f"hidden: {_others(graph, timed, ratio)} at the same time, and takes longer"
     if passed_on < saved * _HIDDEN:
         return "host-bound: the device waits there for the host to submit the next work"
     return "takes too little of the time"
 
 
-def _others(graph: TraceGraph, timed: TimedWork, ratio: Array, changed: Array) -> str:
+def _others(graph: TraceGraph, timed: TimedWork, ratio: Array) -> str:
     """The most expensive kernel of the groups of changed events that does not change itself, in words."""
     import numpy as np
 
-    groups = _Groups.of(timed, np.unique(timed.group[changed]))
+    groups = _Groups.of(timed, _groups_of(timed, ratio))
     others = groups.events[(ratio[timed.target[groups.events]] == 1) & (timed.target[groups.events] >= 0)]
     times = np.bincount(timed.target[others], timed.cpu_ns[others], len(timed.places))
     sites = [graph.site_by_id.get(place) for place in timed.places[int(times.argmax())]] if len(others) else []
@@ -531,18 +684,22 @@ def _bandwidth_times(graph: TraceGraph, timed: TimedWork, peaks: Peaks) -> Array
     return times
 
 
-def _gain(attribution: Attribution, saved: _Range, scale: float) -> Gain:
-    """The gain by savings of all invocations, which are multiplied by `scale`."""
+def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: float = 0.0) -> Gain:
+    """The gain by savings of all invocations, which are multiplied by `scale`; `unsure_ns`: a further error."""
     run, before = attribution.run, program_ns(attribution)
-    assert isinstance(run.iterations, int)
-    least, likely, most = (scale * part / run.iterations for part in (saved.least, saved.likely, saved.most))
-    noise = _noise(run) * likely
-    low = before - likely - math.hypot(max(0.0, most - likely), noise)
-    high = before - likely + math.hypot(max(0.0, likely - least), noise)
+    least, likely, most = (scale * part / _invocations(attribution) for part in (saved.least, saved.likely, saved.most))
+    size = abs(likely)
+    noise = math.hypot(_noise(run) * size, min(_LEAST_NOISE * before, _MOST_NOISE * size))
+    low = before - likely - math.hypot(max(0.0, most - likely), noise, unsure_ns)
+    high = before - likely + math.hypot(max(0.0, likely - least), noise, unsure_ns)
     return Gain(before, *(max(0, round(time)) for time in (before - likely, low, high)))
 
 
 _UNKNOWN_NOISE: Final = 0.05
+_MODEL: Final = 0.1
+"""Relative error of a gain by what the model leaves out: caches, and the clocks of processors."""
+_LEAST_NOISE, _MOST_NOISE = 0.005, 0.3
+"""Error of a gain as a part of the time of an invocation, but at most this part of the gain."""
 _LAYOUT: Final = 0.15
 """Relative difference of a kernel's time between processes, whose memory layouts differ."""
 
@@ -554,7 +711,7 @@ def _noise(run: RunHeader) -> float:
         spread = _UNKNOWN_NOISE
     else:
         spread = (invocation.high_ns - invocation.low_ns) / 2 / max(1, invocation.median_ns)
-    return math.hypot(spread, _LAYOUT / math.sqrt(max(1, run.launches)))
+    return math.hypot(spread, _LAYOUT / math.sqrt(max(1, run.launches)), _MODEL)
 
 
 # ---- overhead
@@ -565,28 +722,26 @@ def what_if_overhead(attribution: Attribution, ops: Sequence[OpId] | None, facto
 
     Args:
         attribution: the costs, with their overhead.
-        ops: only the overhead of these ops; None: all but the profiler's, and what is not explained.
+        ops: only the overhead of these ops; None: all but outliers, the profiler's, and what is not explained.
         factor: how many times as fast it gets.
 
     Raises:
         UsageInvalid: see `check_modelled`; or the run does not say what happened between kernels.
     """
-    timed, run = check_modelled(attribution), attribution.run
+    check_modelled(attribution)
     if not attribution.overhead:
         raise UsageInvalid("the run does not say what happened between its kernels; record it with `tracemap record`")
-    assert isinstance(run.iterations, int)
-    rows = [row for row in attribution.overhead if row.place not in (OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)]
+    rows = [row for row in attribution.overhead if row.place not in _NOT_GAINED]
     by_op = overhead_by_op(rows)
     total = sum(row.total_ns for row in rows)
     chosen = total if ops is None else sum(by_op.get(op, 0) for op in set(ops))
-    # Overhead includes outlier time, which is not gained.
-    kernels_ns = float(timed.wall_ns.sum()) * timed.scale / run.iterations
-    typical = max(0.0, program_ns(attribution) - kernels_ns) * run.iterations
+    typical = overhead_ns(attribution) * _invocations(attribution)
     saved = chosen * min(1.0, typical / max(total, 1)) * (1 - 1 / factor)
     gain = _gain(attribution, _Range(saved * _OVERHEAD_LEAST, saved, saved * _OVERHEAD_MOST), scale=1.0)
     return gain if chosen else structs.replace(gain, reason="no time without a kernel belongs to it")
 
 
+_NOT_GAINED: Final = (OverheadPlace.OUTLIERS, OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)
 _OVERHEAD_LEAST, _OVERHEAD_MOST = 0.8, 1.1
 """Parts of overhead that are saved at least and at most: its division over ops is not exact."""
 
@@ -624,17 +779,22 @@ def program_gains(attribution: Attribution, changes: Sequence[TargetGain]) -> Pr
 
 TWICE: Final = 2.0
 """The factor of the ranked list."""
-MOST_RANKED: Final = 200
+_MOST_RANKED: Final = 200
 """Most ops of the ranked list: those with the highest costs, since an op gains no more than that."""
+
+
+def costly_ops(attribution: Attribution) -> list[OpResult]:
+    """The ops of the ranked list, the highest costs first."""
+    metric = _time_metric(attribution)
+    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0] if metric else []
+    return sorted(costly, key=lambda result: -result.metrics[metric].attributed)[:_MOST_RANKED]
 
 
 def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TWICE) -> tuple[TargetGain, ...]:
     """The gain of each op, the largest first; empty if the runs lack times or invocations."""
-    try:
-        check_modelled(attribution)
-    except UsageInvalid:
+    model = program_model(graph, attribution)
+    if model is None:
         return ()
-    metric = _time_metric(attribution)
     places: dict[OpId, dict[str, frozenset[OpId]]] = defaultdict(dict)
     for result in attribution.sites:
         for share in result.shares:
@@ -642,10 +802,8 @@ def ranked_gains(graph: TraceGraph, attribution: Attribution, factor: float = TW
     for transfer in attribution.transfers:
         for share in transfer.shares:
             places[share.op][transfer.transfer] = frozenset({share.op})
-    costly = [result for result in attribution.ops if result.metrics[metric].attributed > 0]
-    costly.sort(key=lambda result: -result.metrics[metric].attributed)
     gains = [
-        TargetGain(result.op, (result.op,), factor, what_if(graph, attribution, Change(places[result.op], factor)))
-        for result in costly[:MOST_RANKED]
+        TargetGain(result.op, (result.op,), factor, model.gain(Change(places[result.op], factor)))
+        for result in costly_ops(attribution)
     ]
     return tuple(sorted(gains, key=lambda own: (own.gain.after_ns, own.ops[0].number)))

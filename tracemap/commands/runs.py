@@ -459,9 +459,11 @@ def with_advice(attributed: BundleAttribution) -> BundleAttribution:
 
     def repeated() -> Mapping[OpId, OpId]:
         with suppress(TracemapError, ImportError):
-            from tracemap.map.build.model.model_facts import repeated_ops
+            # The compiler merges all other repeated ops. The text without literals is short.
+            if any("optimization_barrier" in bundle.source_text(source) for source in bundle.graph.sources[:1]):
+                from tracemap.map.build.model.model_facts import repeated_ops
 
-            return repeated_ops(bundle.model())
+                return repeated_ops(bundle.model())
         return {}
 
     evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow, repeated)

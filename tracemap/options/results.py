@@ -122,7 +122,7 @@ class AttributeOptions(Options, Windowed):
     ) = option(
         None,
         "Rows of the text table: op, line, source (lines of your Python, or nodes of ONNX), python, function, caller "
-        "(your innermost line outside shared helper functions), scope, pass (forward, backward), kernel, site, name, "
+        "(your innermost line outside shared helper functions), scope, pass (forward, backward), kernel, `site`, name, "
         "or overhead (loops and other places between kernels).  [default: source for JAX, torch and ONNX, else op]",
         metavar="VIEW",
     )

@@ -21,7 +21,16 @@ from tracemap.attribution.model import (
     TransferResult,
 )
 from tracemap.attribution.overhead import overhead_by_op
-from tracemap.attribution.what_if import TWICE, Change, Gain, TargetGain, ranked_gains, what_if
+from tracemap.attribution.what_if import (
+    TWICE,
+    Change,
+    Gain,
+    ProgramModel,
+    TargetGain,
+    costly_ops,
+    program_model,
+    ranked_gains,
+)
 from tracemap.core.codec import Record
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Text, Unknown, format_share, split_by_largest_remainder
@@ -345,19 +354,25 @@ class MapCosts:
 
     @cached_property
     def ranked_gains(self) -> tuple[TargetGain, ...]:
-        """What the program gains if an op is twice as fast, the largest gain first; empty if unknown."""
+        """Gains of the program if an op is twice as fast, the largest first; empty if unknown."""
         return ranked_gains(self.graph, self.attribution) if self.attribution else ()
 
     @cached_property
-    def gains(self) -> Mapping[OpId, Gain]:
-        """`ranked_gains` by op."""
-        return {change.ops[0]: change.gain for change in self.ranked_gains}
+    def _model(self) -> ProgramModel | None:
+        """The model of an invocation; None if the runs lack times or invocations."""
+        return None if self.attribution is None else program_model(self.graph, self.attribution)
 
     def gain_of(self, occurrences: Iterable[OpOccurrence]) -> Gain | None:
-        """What the program gains if these are all twice as fast; None if unknown."""
-        if not self.ranked_gains or self.attribution is None:
-            return None
-        return what_if(self.graph, self.attribution, Change(parts_by_work(occurrences), TWICE))
+        """Gain of the program if these are all twice as fast; None if unknown."""
+        return None if self._model is None else self._model.gain(Change(parts_by_work(occurrences), TWICE))
+
+    @cached_property
+    def _costly_ops(self) -> frozenset[OpId]:
+        return frozenset(result.op for result in costly_ops(self.attribution)) if self.attribution else frozenset()
+
+    def gain_of_op(self, op: OpId) -> Gain | None:
+        """Gain of the program if an op is twice as fast; None if unknown, or if the op takes little time."""
+        return self.gain_of(self.reached_by_op.get(op, ())) if op in self._costly_ops else None
 
     def occurrences(self, what: str, texts: Texts | None = None) -> list[OpOccurrence]:
         """The occurrences of what a text names (see `map.query.resolve`).

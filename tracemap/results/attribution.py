@@ -201,8 +201,8 @@ class Attribution(model.Attribution, AsTable):
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]
             columns[f"inclusive_{metric.name}"] = [result.metrics[metric.name].inclusive for result in self.ops]
-        if gains := costed.gains:
-            of_ops = [gains.get(result.op) for result in self.ops]
+        of_ops = [costed.gain_of_op(result.op) for result in self.ops]
+        if any(of_ops):
             columns["gain_ns"] = [gain.saved_ns if gain else None for gain in of_ops]
             columns["gain_low_ns"] = [gain.before_ns - gain.high_ns if gain else None for gain in of_ops]
             columns["gain_high_ns"] = [gain.before_ns - gain.low_ns if gain else None for gain in of_ops]

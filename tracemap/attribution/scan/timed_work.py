@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-MOST_EVENTS: Final = 1 << 18
-"""About the most events that are kept. Runs with more of them are sampled."""
+MOST_EVENTS: Final = 1 << 17
+"""About the most events that are kept. Of runs with more, only the invocations of some windows are."""
+_WINDOWS: Final = 16
+"""Number of windows of consecutive invocations, evenly spaced, since invocations may alternate."""
 
 _COLUMNS: Final = """
 run INTEGER, invocation INTEGER, target INTEGER, shape BIGINT, submission BIGINT, buffer BIGINT, command BIGINT,
 submitted_ns BIGINT, start_ns BIGINT, duration_ns BIGINT, cpu_ns BIGINT
 """
-# A number that looks random decides which invocations are kept, because invocations may alternate.
 _ROWS: Final = f"""
 INSERT INTO timed
 SELECT {{run}}, TRY_CAST(event.invocation AS INTEGER) AS number,
@@ -41,7 +42,7 @@ SELECT {{run}}, TRY_CAST(event.invocation AS INTEGER) AS number,
        coalesce(event.command_index, -1), event.submitted_ns, event.start_ns, event.duration_ns, event.cpu_ns
 FROM (SELECT * FROM {{events}}
       WHERE NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL AND invocation >= 0
-          AND (invocation * 2654435761) % 4294967296 < 4294967296 // {{every}}) AS event {{joins}}
+          AND ({{chosen}})) AS event {{joins}}
 WHERE number IS NOT NULL
 """
 _READ: Final = """
@@ -73,15 +74,29 @@ class TimedRows:
         tables = self.resolved.tables
         if not self.runs:
             tables.query(f"CREATE OR REPLACE TEMP TABLE timed ({_COLUMNS})")
-        events = self.resolved.rows - self.resolved.first_rows[-1]
         query = _ROWS.format(
             run=len(self.runs),
             shape=shape_sql(source, lookups) if self.resolved.has_shapes else 0,
-            every=-(-events // MOST_EVENTS) or 1,
+            chosen=self._chosen(),
             **clauses(source, lookups),
         )
         source.tables.query(query)
         self.runs.append(source.run)
+
+    def _chosen(self) -> str:
+        """The SQL condition for the invocations to keep of the run that was added last to `resolved`."""
+        resolved = self.resolved
+        query = (
+            f"SELECT count(*), min(invocation), max(invocation) FROM resolved WHERE rowid >= {resolved.first_rows[-1]}"
+        )
+        ((events, first, last),) = resolved.tables.query(query)
+        if events <= MOST_EVENTS or first is None:
+            return "true"
+        offset = resolved.first_invocations[-1]
+        first, count = first - offset, last - first + 1
+        size = max(1, count * MOST_EVENTS // events // _WINDOWS)
+        begins = sorted({first + (count - size) * number // (_WINDOWS - 1) for number in range(_WINDOWS)})
+        return " OR ".join(f"invocation BETWEEN {begin} AND {begin + size - 1}" for begin in begins)
 
     def rows(self) -> Mapping[str, Array]:
         """The events in the order of runs, invocations and starts. The table `groups` must have thresholds."""
@@ -92,7 +107,8 @@ class TimedRows:
         def without_outliers(name: str) -> str:
             if name not in numbers:
                 return f"event.{name}"
-            return f"least(event.{name}, coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER}))"
+            threshold = f"coalesce(groups.threshold_{numbers[name]}, {MAX_INTEGER})"
+            return f"CASE WHEN event.{name} IS NOT NULL THEN least(event.{name}, {threshold}) END"
 
         wall = without_outliers("duration_ns")
         rows = self.resolved.tables.columns(
@@ -118,7 +134,7 @@ class TimedRows:
             self._regions(rows),
             tuple(target.places for target in targets),
             self.resolved.rows / len(rows["target"]),
-            self._period_ns(noisy=noisy),
+            0.0 if _do_overlap(rows) else self._period_ns(noisy=noisy),
         )
 
     def _period_ns(self, *, noisy: bool) -> float:
@@ -156,6 +172,18 @@ class TimedRows:
             flat = np.concatenate([np.array(counts) for counts in barriers])
             regions[own[known]] = flat[begins[program[known]] + rows["command"][own[known]]]
         return regions
+
+
+def _do_overlap(rows: Mapping[str, Array]) -> bool:
+    """Whether most invocations begin before the one before them has ended, as those of a batch do."""
+    import numpy as np
+
+    first = np.flatnonzero((np.diff(rows["run"], prepend=-1) != 0) | (np.diff(rows["invocation"], prepend=-1) != 0))
+    begins = np.minimum.reduceat(rows["start"], first)
+    ends = np.maximum.reduceat(rows["start"] + rows["duration"], first)
+    follows = np.diff(rows["invocation"][first]) == 1
+    overlaps = np.count_nonzero(follows & (begins[1:] < ends[:-1]))
+    return bool(2 * overlaps > np.count_nonzero(follows))
 
 
 def _mean_without_outliers(values: Array, *, noisy: bool) -> float:

@@ -324,7 +324,7 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         calls=result.calls if result else UNKNOWN,
         costs=tuple([_op_cost(result.metrics[metric.name]) for metric in costed.metrics]) if result else (),
         node=op.node,
-        gain=_gain_row(costed.gains.get(op.id)),
+        gain=_gain_row(costed.gain_of_op(op.id)),
     )
 
 

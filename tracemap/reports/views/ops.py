@@ -121,7 +121,7 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         OVERHEAD: costed.overhead_of_op.get(op.id),
         "low": cost.low,
         "high": cost.high,
-        **gain_cells(costed.gains.get(op.id)),
+        **gain_cells(costed.gain_of_op(op.id)),
         **_known(cost.per_invocation),
         **_likely(cost),
     }

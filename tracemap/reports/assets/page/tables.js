@@ -30,6 +30,7 @@ const opColumns = [
   ...(measured ? [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
+    ...(data.ops.some((op) => op.gain) ? [gains] : []),
     ...(data.ops.some((op) => op.costs.some((cost) => cost[LIKELY])) ? [
       sums("from", (op) => costOf(op)?.likely?.[0]),
       sums("to", (op) => costOf(op)?.likely?.[1]),
@@ -40,7 +41,6 @@ const opColumns = [
   text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
   ...passColumns,
   ...(measured ? [
-    ...(data.ops.some((op) => op.gain) ? [gains] : []),
     calls,
     sums("inclusive", (op) => costOf(op)?.inclusive),
     sums("low", (op) => costOf(op)?.low),

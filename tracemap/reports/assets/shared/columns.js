@@ -40,6 +40,7 @@ const DEFINITIONS = {
   to: "upper end of the likely range",
   uncertain: "~: the likely range is so wide that you should not rank ops by the cost",
   outcome: "where the op went; every op has exactly one outcome",
+  "gain if 2x faster": "part of an invocation's time that the program saves if the op is twice as fast, from when its kernels ran",
   dispatch: "a place in the compiled program that launches a kernel",
   dispatches: "places in the compiled program that launch a kernel and run the op",
   scope: "name path of the op, such as h0/attn",
