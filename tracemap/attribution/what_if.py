@@ -648,7 +648,10 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
     changed = np.flatnonzero(ratio[timed.target] != 1)
     if not len(changed):
         if change.factor == ROOFLINE and change.parts:
-            return "as fast as the roofline allows already, or its operations and bytes are unknown"
+            sites = [graph.site_by_id.get(place) for place in change.parts]
+            members = [member for site in sites if site for member in site.members]
+            is_known = any(member.operations is not UNKNOWN and member.bytes is not UNKNOWN for member in members)
+            return "as fast as the roofline allows already" if is_known else "its operations or bytes are unknown"
         return "takes no time in any measured dispatch, copy or fill"
     own = float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum())
     if saved < own * _HIDDEN:
