@@ -41,6 +41,7 @@ LEAST_EXPLAINED: Final = 0.95
 _LOOPS: Final = ("loop", "conditional")
 _TURNS: Final = 8
 _RECORDINGS: Final = 2
+_ATTEMPTS: Final = 4
 
 
 # ---- loops and their twins
@@ -113,10 +114,15 @@ def removal(looped: Looped, device: str, folder: Path, turns: int = _TURNS) -> R
 
 
 def _recorded(bundle: Path, looped: Looped, flags: Sequence[str], run: Path) -> Json:
+    """A recording of the program; another one if the profiler lost records, which a warning says."""
     inputs = [word for value in looped.rolled.inputs for word in ("--input", value)]
     words: tuple[str | Path, ...] = ("record", bundle, *inputs, "--seconds", "1", "--force", "-o", run, "--", *flags)
-    run_ahead_of_others(command_line(*words))
-    return json_cli("attribute", run, "--map", bundle)
+    for _ in range(_ATTEMPTS):
+        run_ahead_of_others(command_line(*words))
+        found = json_cli("attribute", run, "--map", bundle)
+        if found["run"]["elapsed"]["kernels_ns"] is not None:
+            break
+    return found
 
 
 def _booked(found: Json, line_of: Mapping[str, int], lines: Sequence[int]) -> tuple[float, float]:
@@ -136,7 +142,8 @@ def _total(row: Json) -> int:
 
 
 def _recorded_ns(run: Json) -> float:
-    return float((run["elapsed_ns"] - run["elapsed"]["profiler_ns"]) / run["iterations"])
+    profiler_ns = run["elapsed"]["profiler_ns"] or 0  # unknown if the run has no parts of its elapsed time
+    return float((run["elapsed_ns"] - profiler_ns) / run["iterations"])
 
 
 def removal_table(removals: Sequence[Removal]) -> str:
@@ -259,8 +266,7 @@ def main(corpus: Path, only: str | None, *, write_docs: bool) -> None:
         if only != "loops":
             for row in explained(Corpus(corpus), Path(name)):
                 rows.append(row)
-                if row.part < LEAST_EXPLAINED:
-                    print(row, file=sys.stderr, flush=True)
+                print(row, file=sys.stderr, flush=True)
             print(explained_table(rows))
     if write_docs and removals:
         write_part(DOCS / "accuracy.md", "overhead", removal_table(removals))
