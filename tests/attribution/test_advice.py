@@ -16,7 +16,8 @@ from msgspec import structs
 from tests.builders import attribution, built_graph
 from tests.reports.test_page import GRAPH, TOTALS
 from tests.support import check_cli, json_cli
-from tracemap.attribution.advice import Evidence, advise
+from tracemap.attribution.advice.advise import advise
+from tracemap.attribution.advice.kernel_facts import Evidence
 from tracemap.attribution.model import (
     Advice,
     AdviceRule,

@@ -439,7 +439,8 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
 
     Rules whose files are missing or damaged find nothing.
     """
-    from tracemap.attribution.advice import Evidence, advise
+    from tracemap.attribution.advice.advise import advise
+    from tracemap.attribution.advice.kernel_facts import Evidence
     from tracemap.machine.images import read_images
 
     bundle, attribution = attributed.bundle, attributed.attribution

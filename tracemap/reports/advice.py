@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.advice import fastest_device, invocation_ns, is_faster_device
+from tracemap.attribution.advice.program import invocation_ns
+from tracemap.attribution.advice.rules import fastest_device, is_faster_device
 from tracemap.attribution.model import Advice, Attribution, MetricTotal
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Comparison
