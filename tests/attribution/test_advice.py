@@ -265,6 +265,7 @@ def test_few_workgroups_leave_workers_idle(bundle: Bundle, tiles: int, is_named:
     advised = with_advice(BundleAttribution(bundle, replace(result, sites=sites))).attribution.advice
     assert [advice.rule for advice in advised] == [AdviceRule.IMBALANCE] * is_named
     if is_named:
+        assert advised[0].command.endswith("m.tracemap --by site")
         assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for 2 workers" in advised[0].text
 
 
@@ -374,13 +375,15 @@ def test_advice_of_a_real_run_is_in_every_report(tmp_path: Path) -> None:
     page = tmp_path / "loop.html"
     summary = check_cli("profile", model, "--seconds", "0.3", "-o", page, cwd=tmp_path)
     (line,) = (line for line in summary.splitlines() if line.startswith("advice: "))
-    run = tmp_path / "loop.tracemap" / "runs" / "run-001.parquet"
+    run = "loop.tracemap/runs/run-001.parquet"
     (advice,) = json_cli("attribute", run, "--map", "loop.tracemap", cwd=tmp_path)["advice"]
     assert advice["rule"] == "overhead-bound"
     assert " of the time is loop overhead at loop.mlir:6 (40 trips × " in advice["text"]
     assert line.startswith(f"advice: {advice['text']}; gain ")
     assert line.endswith(advice["command"])
     assert "loop overhead at loop.mlir:6" in page.read_text(encoding="utf-8")
+    done = check_cli(*shlex.split(advice["command"])[1:], cwd=tmp_path)  # it works as printed
+    assert done.startswith("overhead of op5 8x faster: ")
 
 
 _LOOP = """

@@ -19,6 +19,7 @@ from tests.conftest import Built
 from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, TimedWork
+from tracemap.attribution.scan import timed_work
 from tracemap.attribution.what_if import (
     REMOVED,
     ROOFLINE,
@@ -317,6 +318,31 @@ def test_outliers_and_the_profiler_are_not_gained(tmp_path: Path) -> None:
     gain = faster(costs(map_, slow), map_, [0], 2.0)
     assert gain.before_ns == pytest.approx(PERIOD, rel=0.01)
     assert gain.saved_ns == pytest.approx(200_000, rel=0.01)
+
+
+def test_long_runs_are_sampled_by_whole_invocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    map_ = program((1,), (2,))
+    events = submission(1, 0, 1000, dispatch(0, 2000, 100_000), dispatch(1, 103_000, 300_000))
+    table = run_of(tmp_path, events, header(workers=1))
+    whole = costs(map_, table)
+    monkeypatch.setattr(timed_work, "MOST_EVENTS", CALLS * 3 // 2)
+    monkeypatch.setattr(timed_work, "_WINDOWS", 3)
+    sampled = costs(map_, table, table_of_other_invocations(tmp_path, table))
+    assert whole.timed is not None
+    assert sampled.timed is not None
+    assert (whole.timed.scale, len(whole.timed.tail_ns)) == (1.0, CALLS)
+    assert (sampled.timed.scale, len(sampled.timed.tail_ns)) == (2.0, CALLS)
+    gains = [faster(found, map_, [1], 2.0) for found in (sampled, whole)]
+    assert [(gain.before_ns, gain.saved_ns) for gain in gains] == [(PERIOD, 150_000)] * 2
+
+
+def table_of_other_invocations(folder: Path, table: Path) -> Path:
+    """The same run, with invocations that begin at another number."""
+    later = folder / "later.parquet"
+    with duckdb.connect() as connection:
+        rows = connection.sql(f"SELECT * REPLACE (invocation + 7 AS invocation) FROM '{table}'")
+        write_run(header(workers=1), rows, later, force=True)
+    return later
 
 
 def test_several_runs_count_together(tmp_path: Path) -> None:

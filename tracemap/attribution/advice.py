@@ -47,6 +47,7 @@ class Evidence:
         graph: the map.
         attribution: the costs.
         bundle: the bundle's folder, for commands.
+        runs: the paths of the runs, for commands; empty if a command cannot read them again.
         images: reads the machine code.
         kernel_text: reads the IR of a kernel; "" if it is not kept.
         data_flow: reads the pairs of an op and a user of its results.
@@ -56,6 +57,7 @@ class Evidence:
     graph: TraceGraph
     attribution: Attribution
     bundle: Path = Path()
+    runs: Sequence[Path] = ()
     images: Callable[[], Sequence[Image]] = tuple
     kernel_text: Callable[[Kernel], str] = lambda _: ""
     data_flow: Callable[[], Sequence[tuple[OpId, OpId]]] = tuple
@@ -154,6 +156,14 @@ class _Program:
         known = isinstance(median, int) and isinstance(low, int) and isinstance(high, int) and median
         noise = (high - low) / 2 / median if known else _UNKNOWN_NOISE  # type: ignore[operator]
         return min(_MOST_NOISE, noise) * self.elapsed_ns
+
+    @cached_property
+    def running(self) -> float:
+        """The part of the time in which threads that wanted a CPU had one; calls take longer by what they wait."""
+        noise = self.attribution.run.noise
+        if not (isinstance(noise.running_ns, int) and isinstance(noise.waiting_ns, int) and noise.running_ns):
+            return 1.0
+        return noise.running_ns / (noise.running_ns + noise.waiting_ns)
 
     @cached_property
     def workers(self) -> int:
@@ -284,6 +294,12 @@ class _Program:
     def command(self, *words: object) -> str:
         """A command of tracemap, for a shell."""
         return shlex.join(("tracemap", *map(str, words)))
+
+    def of_runs(self, name: str, *options: object) -> str:
+        """A command on the runs."""
+        runs = self.evidence.runs
+        names = (*runs, "--map", self.bundle) if runs else (self.bundle,)
+        return self.command(name, *names, *options)
 
     @property
     def bundle(self) -> str:
@@ -586,7 +602,9 @@ def _part_of(dispatch: _Dispatch, ops: Sequence[OpId]) -> float:
 def _unfused(program: _Program) -> Iterator[_Finding]:
     """Elementwise dispatches that read what another dispatch has just written, or write what the next one reads."""
     candidates = [dispatch for dispatch in program.hot if dispatch.kernel.is_elementwise and dispatch.bytes]
-    if sum(dispatch.wall_ns for dispatch in candidates) < _LEAST_SHARE * program.elapsed_ns:
+    # The data flow is read from the model, which takes longer than all other evidence.
+    most_ns = sum(dispatch.wall_ns for dispatch in candidates)
+    if most_ns < max(_LEAST_SHARE * program.elapsed_ns, program.noise_ns):
         return
     users: dict[OpId, list[OpId]] = defaultdict(list)
     for maker, user in program.evidence.data_flow():
@@ -742,7 +760,7 @@ def _inside(program: _Program, dispatch: _Dispatch) -> Iterator[_Finding]:
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )
-    elif ratio > _SLOW and is_compute_bound and kernel.is_product:
+    elif ratio * program.running > _SLOW and is_compute_bound and kernel.is_product:
         after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
         percent = round(100 * roofline_ns / cpu_ns)
         yield finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
@@ -839,7 +857,7 @@ def _loop(program: _Program, row: Overhead) -> tuple[_Finding, str, str]:
     carried_ns = sum(program.overhead_of(other) for other in _carrying(program))
     gain_ns, most_ns = part * (0.9 * total_ns + 0.5 * carried_ns), 1.5 * part * (total_ns + carried_ns)
     finding = _Finding(AdviceRule.OVERHEAD_BOUND, gain_ns, 0.6 * part * total_ns, most_ns, row.ops)
-    command = program.command("what-if", program.bundle, "--overhead", op.id, "--faster", f"{unroll}x")
+    command = program.of_runs("what-if", "--overhead", op.id, "--faster", f"{unroll}x")
     return finding, f"{text}. Unroll the loop: {how}", command
 
 
@@ -957,7 +975,7 @@ def is_faster_device(device: DeviceTime, other: DeviceTime) -> bool:
 def advise(evidence: Evidence) -> tuple[Advice, ...]:
     """The advice on a run, the largest gain first; none for a clean program."""
     program = _Program(evidence)
-    if not program.elapsed_ns or has_slug(evidence.attribution.diagnostics, PAUSED):
+    if not program.elapsed_ns or not program.iterations or has_slug(evidence.attribution.diagnostics, PAUSED):
         return ()  # a pause looks like overhead
     found = [
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
@@ -1102,14 +1120,20 @@ def _strided_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
 def _idle_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
     idle = sum(finding.gain_ns / _BALANCED for finding in findings)
     text = f"{program.share(idle)} of the time workers are idle: {findings[0].detail} for {program.workers} workers"
-    return f"{text}{_more(findings)}. Split its work into more parallel parts", _kernel_command(
-        program, findings, "tune"
+    return f"{text}{_more(findings)}. Split its work into more parallel parts", program.of_runs(
+        "attribute", "--by", "site"
     )
 
 
 def _roofline_words(program: _Program, findings: Sequence[_Finding]) -> _Words:
     text = f"{_time(program, findings)} of the time is in slow products: {findings[0].detail}{_more(findings)}"
-    return f"{text}. Tune its tiles", _kernel_command(program, findings, "tune")
+    flags = program.graph.module.flags
+    if any(flag.endswith("-target-cpu=generic") for flag in flags):
+        text += ". They are compiled for any CPU: build with --iree-llvmcpu-target-cpu=host"
+    else:
+        tiled = any(flag.startswith("--iree-opt-data-tiling") for flag in flags)
+        text += ". Tune its tiles" + ("" if tiled else ", or build with --iree-opt-data-tiling")
+    return text, _kernel_command(program, findings, "tune")
 
 
 _TEXTS: Final[Mapping[AdviceRule, Callable[[_Program, Sequence[_Finding]], _Words]]] = {

@@ -369,7 +369,15 @@ class _Groups:
             low, high = np.where(is_short, late, low), np.where(is_short, high, late)
         return low
 
-    def savings(self, before: _GroupTimes, after: _GroupTimes) -> list[Array]:
+    def _has_order(self, workers: Integer) -> Array:
+        """Whether the times of groups depend on which worker takes which dispatch."""
+        import numpy as np
+
+        tiles = np.minimum.reduceat(self.timed.tiles[self.events], self.begins)
+        is_shared = tiles >= _MANY_TILES * workers if isinstance(workers, int) else np.zeros(len(tiles), dtype=bool)
+        return np.asarray((self.counts > 1) & ~is_shared)
+
+    def savings(self, before: _GroupTimes, after: _GroupTimes, workers: Integer) -> list[Array]:
         """Savings by the times before and after a change: at least, likely, at most.
 
         Time in which workers were idle may shrink with the work, or stay.
@@ -380,8 +388,8 @@ class _Groups:
         busy = np.minimum(1, before.least / np.maximum(wall, _TINY))
         likely = wall * (1 - after.scheduled / np.maximum(before.scheduled, _TINY))
         whole = wall * (1 - after.least / np.maximum(before.least, _TINY))
-        # By how much the order of dispatches may differ from the model's, by the time that work does not explain.
-        unsure = np.where(self.counts > 1, np.maximum(0, wall - before.least), 0)
+        # Workers may take dispatches of few workgroups in another order; how far, the time without work shows.
+        unsure = np.where(self._has_order(workers), np.maximum(0, wall - before.least), 0)
         critical = before.serial - after.serial
         moved = np.clip(critical - likely, -unsure, unsure)
         extremes = [likely, whole, whole * busy, likely + moved, likely - np.clip(likely, -unsure, unsure)]
@@ -389,6 +397,8 @@ class _Groups:
 
 
 _BISECTIONS: Final = 12
+_MANY_TILES: Final = 2
+"""Workgroups per worker from which on a dispatch is spread evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +466,7 @@ def _stage_savings(
         cpu, targets = timed.cpu_ns[groups.events], timed.target[groups.events]
         after = cpu * ratio[targets]
         late = late_ns[affected]
-        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late))
+        savings = groups.savings(groups.times(cpu, workers, late), groups.times(after, new_workers, late), workers)
         if new_workers != workers:
             least_time = np.add.reduceat(floors[targets], groups.begins)
             worst = groups.wall_ns - np.maximum(groups.wall_ns - savings[0], np.minimum(least_time, groups.wall_ns))
@@ -645,7 +655,7 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
         return f"hidden: {_others(graph, timed, ratio)} at the same time, and takes longer"
     if passed_on < saved * _HIDDEN:
         return "host-bound: the device waits there for the host to submit the next work"
-    return "takes too little of the time"
+    return "takes too little time"
 
 
 def _others(graph: TraceGraph, timed: TimedWork, ratio: Array) -> str:
@@ -696,7 +706,7 @@ def _gain(attribution: Attribution, saved: _Range, scale: float, unsure_ns: floa
 
 
 _UNKNOWN_NOISE: Final = 0.05
-_MODEL: Final = 0.1
+_MODEL: Final = 0.15
 """Relative error of a gain by what the model leaves out: caches, and the clocks of processors."""
 _LEAST_NOISE, _MOST_NOISE = 0.005, 0.3
 """Error of a gain as a part of the time of an invocation, but at most this part of the gain."""

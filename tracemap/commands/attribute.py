@@ -51,7 +51,7 @@ def attribute(
         bundle = load(options.map)
     check_outputs(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
-        attributed = with_advice(joined)
+        attributed = with_advice(joined, runs)
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.selection import check_selection

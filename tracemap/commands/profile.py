@@ -122,7 +122,7 @@ def profile_bundle(
     check_outputs(page, force=options.force, bundles=[bundle.path])
     recorded = record(bundle, _record_options(options), progress, values=values)
     with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (joined, opened):
-        attributed = with_advice(joined)
+        attributed = with_advice(joined, [recorded.path])
         progress("writing the page")
         shown = partial(excerpts, bundle.graph, opened, 0)
         write_bundle_page(bundle, attributed.costed, page, shown, force=options.force)

@@ -67,7 +67,7 @@ def report(
         return page
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        write(with_advice(attributed).costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+        write(with_advice(attributed, runs).costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
     return page
 
 

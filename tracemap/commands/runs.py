@@ -434,8 +434,11 @@ def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
     return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
 
 
-def with_advice(attributed: BundleAttribution) -> BundleAttribution:
-    """The same attribution with advice. Rules whose files are missing or damaged find nothing."""
+def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> BundleAttribution:
+    """The same attribution with advice, whose commands name the runs if these are files.
+
+    Rules whose files are missing or damaged find nothing.
+    """
     from tracemap.attribution.advice import Evidence, advise
     from tracemap.machine.images import read_images
 
@@ -466,7 +469,8 @@ def with_advice(attributed: BundleAttribution) -> BundleAttribution:
                 return repeated_ops(bundle.model())
         return {}
 
-    evidence = Evidence(bundle.graph, attribution, bundle.path, images, kernel_text, data_flow, repeated)
+    files = tuple(runs) if all(is_file(str(run)) for run in runs) else ()
+    evidence = Evidence(bundle.graph, attribution, bundle.path, files, images, kernel_text, data_flow, repeated)
     return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
 
 
