@@ -248,8 +248,8 @@ def table(pairs: Sequence[Pair]) -> str:
     all_of = summary(pairs)
     rows += [
         "",
-        f"Of {len(pairs)} pairs, {all_of.pairs} have a sure truth. Their median error is {all_of.median_error:.1f} points "
-        f"of the program's time (limit {MOST_MEDIAN_ERROR:.0f}). The interval holds in {all_of.holding:.0%} (limit "
+        f"Of {len(pairs)} pairs, {all_of.pairs} have a sure truth. "
+        f"Their median error is {all_of.median_error:.1f} points of the program's time (limit {MOST_MEDIAN_ERROR:.0f}). The interval holds in {all_of.holding:.0%} (limit "
         f"{LEAST_HOLDING:.0%}), and contains the true median in {all_of.holding_strictly:.0%}. The rank correlation is "
         f"{all_of.correlation:.3f} (limit {LEAST_CORRELATION}).",
     ]
