@@ -179,7 +179,7 @@ def _profiled(timed: Timed, folder: Path, count: int, flags: Sequence[str]) -> l
     profiling = [f"--device_profiling_mode={_MODES}", f"--device_profiling_output={profile}", *flags]
     _run("iree-benchmark-module", [*timed.flags, f"--benchmark_min_time={count}x", *profiling], ahead=not flags)
     _run("iree-profile", ["export", "--format=ireeperf-jsonl", f"--output={rows}", str(profile)])
-    events = [row for row in map(json.loads, rows.open(encoding="utf-8")) if _is_call(row)]
+    events = [row for row in map(json.loads, rows.read_text(encoding="utf-8").splitlines()) if _is_call(row)]
     return sorted(events, key=lambda row: int(row["start_host_time_ns"]))
 
 
