@@ -179,12 +179,13 @@ ASYNCHRONOUS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The part of a recording's elapsed time that has a cause."""
+    """The part of a recording's elapsed time that has a place, and the part at the call boundary alone."""
 
     model: str
     device: str
     busy: bool
     part: float
+    boundary: float = 0.0
 
 
 def explained(corpus: Corpus, folder: Path, only: Sequence[str] = ()) -> Iterator[Explained]:
@@ -218,7 +219,8 @@ def explained(corpus: Corpus, folder: Path, only: Sequence[str] = ()) -> Iterato
                         command_line("record", bundle, "--flagfile", corpus.flag_files()[flags], *words), corpus.folder
                     )
                 found = json_cli("attribute", run, "--map", bundle)
-                yield Explained(shown, device, busy, _explained_part(found))
+                boundary = _part_at("call-boundary", found)
+                yield Explained(shown, device, busy, _explained_part(found), boundary)
 
 
 def _checked(command: Sequence[str], folder: Path) -> None:
@@ -230,13 +232,20 @@ def _explained_part(found: Json) -> float:
     """All elapsed time but the unexplained; 0 if there is no division of it."""
     if not found["overhead"]:
         return 0.0
-    unexplained = sum(_total(row) for row in found["overhead"] if row["place"] == "unexplained")
-    return float(1 - unexplained / found["run"]["elapsed_ns"])
+    return 1 - _part_at("unexplained", found)
+
+
+def _part_at(place: str, found: Json) -> float:
+    total_ns = sum(_total(row) for row in found["overhead"] if row["place"] == place)
+    return float(total_ns / found["run"]["elapsed_ns"])
 
 
 def explained_table(rows: Sequence[Explained]) -> str:
     """The least explained parts by device, as a table of Markdown."""
-    text = ["| device | recordings | at least 95 % explained | least | of |", "|---|--:|--:|--:|---|"]
+    text = [
+        "| device | recordings | at least 95 % explained | least | of | at the call boundary, median | most |",
+        "|---|--:|--:|--:|---|--:|--:|",
+    ]
     for device in DEVICES:
         for busy in (False, True):
             some = [row for row in rows if (row.device, row.busy) == (device, busy)]
@@ -244,7 +253,11 @@ def explained_table(rows: Sequence[Explained]) -> str:
                 least = min(some, key=lambda row: row.part)
                 right = sum(row.part >= LEAST_EXPLAINED for row in some)
                 name = f"{device}, busy" if busy else device
-                text.append(f"| {name} | {len(some)} | {right} | {100 * least.part:.1f} % | {least.model} |")
+                boundary = [row.boundary for row in some]
+                text.append(
+                    f"| {name} | {len(some)} | {right} | {100 * least.part:.1f} % | {least.model}"
+                    f" | {statistics.median(boundary):.0%} | {max(boundary):.0%} |"
+                )
     return "\n".join(text)
 
 

@@ -248,11 +248,11 @@ def table(pairs: Sequence[Pair]) -> str:
     all_of = summary(pairs)
     rows += [
         "",
-        f"Of {all_of.pairs} pairs ({all_of.unsure} more have no sure truth): "
-        f"median error {all_of.median_error:.1f} points of the program's time "
-        f"(limit {MOST_MEDIAN_ERROR:.0f}); the interval holds in {all_of.holding:.0%} (limit "
-        f"{LEAST_HOLDING:.0%}), and contains the true median in {all_of.holding_strictly:.0%}; rank correlation "
-        f"{all_of.correlation:.3f} (limit {LEAST_CORRELATION}).",
+        f"Of {len(pairs)} pairs, {all_of.pairs} have a sure truth. "
+        f"Their median error is {all_of.median_error:.1f} points of the program's time "
+        f"(limit {MOST_MEDIAN_ERROR:.0f}). The interval holds in {all_of.holding:.0%} "
+        f"(limit {LEAST_HOLDING:.0%}), and contains the true median in {all_of.holding_strictly:.0%}. "
+        f"The rank correlation is {all_of.correlation:.3f} (limit {LEAST_CORRELATION}).",
     ]
     return "\n".join(rows)
 
