@@ -345,7 +345,7 @@ OVERHEAD_TEXTS: Mapping[OverheadPlace, str] = {
     OverheadPlace.TRANSFER: "copies and fills: timed, or in a submission between its dispatches",
     OverheadPlace.CALL: "call boundary: before the first and after the last kernel of an invocation",
     OverheadPlace.OUTLIERS: "outliers: time of gaps above their outlier threshold (preemption, noise)",
-    OverheadPlace.PROFILER: "profiler: it wrote its data",
+    OverheadPlace.PROFILER: "profiler: it wrote its data, and slowed down the program (from calls without it)",
     OverheadPlace.UNEXPLAINED: "unexplained: the run does not say what happened",
 }
 

@@ -283,7 +283,7 @@ def devices_to_time(asked: Sequence[str], own: str) -> tuple[str, ...]:
 
 
 def device_times(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[DeviceTime, ...]:
-    """Time calls on diagnostic compared device, in the order of the option.
+    """Time calls on each compared device, in the order of the option.
 
     Args:
         plan: the program, with its inputs and flags.
@@ -293,23 +293,40 @@ def device_times(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[Devi
     Raises:
         ProgramFailed: the program fails on a device.
     """
+    names = devices_to_time(plan.options.compare_devices, plan.call.device)
+    limit_ns = min(_TIME_LIMIT_NS, plan.options.seconds * 1e9 / max(1, len(names)))
+    return tuple(_device_time(plan, device, call_ns, limit_ns, progress) for device in names)
+
+
+def unprofiled_time(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[DeviceTime, ...]:
+    """The time of calls on the run's own device without the profiler, in a tenth of the time limit; empty if it fails.
+
+    Raises:
+        ProgramFailed: Ctrl-C ended the program.
+    """
+    limit_ns = min(_TIME_LIMIT_NS, plan.options.seconds * 1e8)
+    try:
+        return (_device_time(plan, plan.call.device, call_ns, limit_ns, progress),)
+    except ProgramFailed as error:
+        if error.interrupted:
+            raise
+        return ()
+
+
+def _device_time(plan: Plan, device: str, call_ns: Integer, limit_ns: float, progress: Progress) -> DeviceTime:
     import numpy as np
 
-    names, compared = devices_to_time(plan.options.compare_devices, plan.call.device), []
     about_ns = max(1, call_ns) if isinstance(call_ns, int) else _TIME_LIMIT_NS
-    share_ns = min(_TIME_LIMIT_NS, plan.options.seconds * 1e9 / max(1, len(names)))
-    calls = max(_FEWEST, min(_MOST, int(share_ns / about_ns)))
-    for device in names:
-        progress(f"timing {plan.call.entry.name} on {device}, {calls} calls")
-        ending = run_benchmark(plan.unprofiled(device, calls), niceness=plan.niceness)
-        ending.check(f"{plan.call.entry.name} on {device}")
-        if not ending.means_ns:
-            raise ProgramFailed(f"{plan.call.entry.name} on {device} did not report the times of its calls")
-        times_ns = np.array(ending.means_ns, dtype=np.int64)
-        measurement = times_ns[min(LEAST_WARMUP, len(times_ns) // 2) :]
-        median = median_of(measurement)
-        compared.append(DeviceTime(device, median.value, median.low, median.high, len(measurement), 1))
-    return tuple(compared)
+    calls = max(_FEWEST, min(_MOST, int(limit_ns / about_ns)))
+    progress(f"timing {plan.call.entry.name} on {device}, {calls} calls")
+    ending = run_benchmark(plan.unprofiled(device, calls), niceness=plan.niceness)
+    ending.check(f"{plan.call.entry.name} on {device}")
+    if not ending.means_ns:
+        raise ProgramFailed(f"{plan.call.entry.name} on {device} did not report the times of its calls")
+    times_ns = np.array(ending.means_ns, dtype=np.int64)
+    measurement = times_ns[min(LEAST_WARMUP, len(times_ns) // 2) :]
+    median = median_of(measurement)
+    return DeviceTime(device, median.value, median.low, median.high, len(measurement), 1)
 
 
 # ---- optional measurements

@@ -6,12 +6,22 @@ import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
+
+from msgspec import structs
 
 from tracemap._version import __version__
-from tracemap.capture.benchmark import check_profiles, count_workers
+from tracemap.capture.benchmark import HOST_DEVICES, check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
 from tracemap.capture.counters import Event, events_to_count, split_into_passes
-from tracemap.capture.counting import OptionalMeasurements, add_counts, check_hook, device_times, devices_to_time
+from tracemap.capture.counting import (
+    OptionalMeasurements,
+    add_counts,
+    check_hook,
+    device_times,
+    devices_to_time,
+    unprofiled_time,
+)
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.noise import noise_diagnostic, own_niceness, unknown_noise_diagnostic
@@ -107,9 +117,16 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
             devices = optional.measure(
                 "times of other devices", lambda: device_times(plan, launches.median.value, progress)
             )
+        unprofiled = devices
+        if not devices and _is_slowed_down(plan, launches):
+            unprofiled = optional.measure(
+                "time without the profiler", lambda: unprofiled_time(plan, launches.median.value, progress)
+            )
         diagnostics += optional.diagnostics
         progress("measuring the machine")
         header = _header(plan, launches, outcome, diagnostics, devices)
+        own_ns = [time.median_ns for time in unprofiled if time.device == plan.call.device]
+        header = structs.replace(header, unprofiled_ns=own_ns[0] if own_ns else UNKNOWN)
         plan.request.check()
         progress("writing the run")
         write_run(header, launches.joined.events.in_order(), output, force=plan.options.force)
@@ -125,6 +142,21 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     optional.check(plan.call.entry.name, output)
     enough = outcome.sentence if outcome is not None and outcome.is_enough else ""
     return RecordedRun(output, header, launches.event_count, enough, plan.profile if is_kept else None)
+
+
+_OVERHEAD: Final = 0.1
+"""Least part of the elapsed time without a kernel from which on it matters that the profiler makes it longer."""
+
+
+def _is_slowed_down(plan: Plan, launches: Launches) -> bool:
+    """Whether to measure the time without the profiler: much of the time is overhead, and the time limit decides."""
+    elapsed = summed_parts([times.elapsed for times in launches.call_times])
+    if plan.call.device not in HOST_DEVICES or plan.call.asynchronous or not isinstance(elapsed.kernels_ns, int):
+        return False
+    if isinstance(plan.options.iterations, int) or launches.last.ending.failed or launches.last.ending.interrupted:
+        return False
+    elapsed_ns = launches.elapsed_ns
+    return isinstance(elapsed_ns, int) and 0 < elapsed.kernels_ns < (1 - _OVERHEAD) * elapsed_ns
 
 
 def _run_diagnostics(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:

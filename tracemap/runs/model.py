@@ -259,6 +259,9 @@ class RunHeader(Document, frozen=True, kw_only=True):
         Integer, msgspec.Meta(description="Line size of the simulated last-level cache.")
     ] = UNKNOWN
     devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="Results of --compare-devices.")] = ()
+    unprofiled_ns: Annotated[
+        Integer, msgspec.Meta(description="Median time of an invocation without the profiler, measured afterwards.")
+    ] = UNKNOWN
     machine: Annotated[Machine, msgspec.Meta(description="Where and when it was recorded.")] = UNKNOWN_MACHINE
     events: Annotated[Integer, msgspec.Meta(description="Rows of the table, without warm-up and `step` rows.")] = (
         UNKNOWN
