@@ -20,7 +20,7 @@ from tracemap.attribution.overhead import overhead_by_op
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Command, CommandBuffer, OpId, Schedule, Submission, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.model import BY_STOPS, UNKNOWN_HEADER, ElapsedParts
+from tracemap.runs.model import BY_STOPS, UNKNOWN_HEADER, ElapsedParts, Invocation
 from tracemap.runs.runfile import read_run, write_run
 
 Row = dict[str, int | str | bool]
@@ -117,11 +117,17 @@ def _kind_at(now: int, rows: Sequence[Row]) -> str:
     return "queue_ns" if waiting else "host_ns"
 
 
-def attributed(folder: Path, rows: Sequence[Row], elapsed_ns: int, elapsed: ElapsedParts) -> Attribution:
+def attributed(
+    folder: Path, rows: Sequence[Row], elapsed_ns: int, elapsed: ElapsedParts, slowdown_ns: int = 0
+) -> Attribution:
+    """`slowdown_ns`: by how much the median invocation was faster without the profiler."""
     invocations = len({row["invocation"] for row in rows})
+    median_ns = 10_000
     header = structs.replace(
         UNKNOWN_HEADER,
         function="main", workers=1, iterations=invocations, elapsed_ns=elapsed_ns, elapsed=elapsed,
+        unprofiled_ns=median_ns - slowdown_ns if slowdown_ns else UNKNOWN,
+        invocation=Invocation(median_ns, UNKNOWN, UNKNOWN, UNKNOWN),
     )  # fmt: skip
     names = list(dict.fromkeys(name for row in rows for name in row))
     types = {"kind": "VARCHAR", "site": "VARCHAR", "kernel": "VARCHAR", "warmup": "BOOLEAN"}
@@ -200,6 +206,26 @@ def test_a_preempted_gap_is_no_loop_overhead(tmp_path: Path) -> None:
 def _is_late(row: Row) -> bool:
     """Whether a row comes after the first trip of the loop."""
     return int(row["submission_id"]) % 10 >= 2
+
+
+def test_the_slowdown_by_the_profiler_is_its_own(tmp_path: Path) -> None:
+    """Each gap loses the same part; so much of the slowdown as the profiler's writing is known already."""
+    rows, _ = invocation_rows(0, 0, random.Random(4))
+    seen = clocked(rows)
+    kernels_ns = sum(int(row["duration_ns"]) for row in rows if row["kind"] == "dispatch")
+    queue_ns = sum(ns for (*_, kind), ns in seen.items() if kind != "host_ns")
+    parts = ElapsedParts(kernels_ns, 0, queue_ns, sum(seen.values()) - queue_ns, 6, 0, BY_STOPS)
+    elapsed_ns = kernels_ns + sum(seen.values()) + 6
+    plain, corrected = (
+        {(row.place, row.ops): row.total_ns for row in attributed(tmp_path, rows, elapsed_ns, parts, slow).overhead}
+        for slow in (0, 36)
+    )
+    profiler = OverheadPlace.PROFILER, ()
+    assert (plain[profiler], corrected[profiler]) == (6, 36)
+    assert sum(plain.values()) == sum(corrected.values()) == elapsed_ns - kernels_ns
+    left = 1 - 30 / sum(seen.values())
+    for place in plain.keys() - {profiler}:
+        assert abs(corrected[place] - left * plain[place]) < 4, place
 
 
 def test_without_parts_of_the_elapsed_time_the_gaps_are_known(tmp_path: Path) -> None:

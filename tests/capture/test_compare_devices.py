@@ -50,6 +50,16 @@ def test_without_the_option_nothing_more_runs(made: Path, tmp_path: Path) -> Non
     assert record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", iterations=2)).header.devices == ()
 
 
+def test_overhead_is_also_timed_without_the_profiler(made: Path, tmp_path: Path) -> None:
+    """Its calls are a microsecond of work, so that nearly all is overhead, which the profiler makes longer."""
+    header = record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", seconds=0.4)).header
+    assert isinstance(header.unprofiled_ns, int)
+    assert isinstance(header.invocation.median_ns, int)
+    assert 0 < header.unprofiled_ns < 2 * header.invocation.median_ns
+    exact = record(request(sample(made, "hand_loczoo"), tmp_path / "exact.csv", iterations=2)).header
+    assert exact.unprofiled_ns is UNKNOWN
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "name"),

@@ -123,18 +123,21 @@ def _elapsed_ns(run: RunHeader) -> Integer:
 
 
 def program_ns(attribution: Attribution) -> int:
-    """Mean time of an invocation, without outlier time and the profiler's own work.
+    """Mean time of an invocation, without outlier time, the profiler's own work, and its slowdown if that is known.
 
     Raises:
         UsageInvalid: see `check_modelled`.
     """
     timed, run = check_modelled(attribution), attribution.run
     mean_ns = _elapsed_ns(run)
-    profiler_ns = run.elapsed.profiler_ns
-    work = 1.0
-    if isinstance(profiler_ns, int) and isinstance(run.elapsed_ns, int) and run.elapsed_ns:
-        work -= profiler_ns / run.elapsed_ns
-    return round((timed.period_ns or (mean_ns if isinstance(mean_ns, int) else 0)) * work)
+    typical_ns = timed.period_ns or (mean_ns if isinstance(mean_ns, int) else 0)
+    profiler_ns = sum(row.total_ns for row in attribution.overhead if row.place is OverheadPlace.PROFILER)
+    if not isinstance(run.elapsed_ns, int) or not run.elapsed_ns:
+        return round(typical_ns)
+    written_ns = run.elapsed.profiler_ns if isinstance(run.elapsed.profiler_ns, int) else 0
+    # What the profiler writes is a part of each invocation; its slowdown is a difference of medians, as it is.
+    slowdown_ns = max(0, profiler_ns - written_ns) / _invocations(attribution)
+    return round(typical_ns * (1 - written_ns / run.elapsed_ns) - min(slowdown_ns, typical_ns / 2))
 
 
 def _invocations(attribution: Attribution) -> float:
@@ -628,6 +631,8 @@ class ProgramModel:
         )
         # How long submissions and waits take depends on the number of workers.
         unsure_ns = 0.0 if change.workers is UNKNOWN else _OTHER_OVERHEAD * overhead_ns(self.attribution)
+        if change.is_removal:
+            unsure_ns = _REMOVAL * abs(saved.likely) * timed.scale / _invocations(self.attribution)
         gain = _gain(self.attribution, saved, timed.scale, unsure_ns)
         if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
             return gain
@@ -635,6 +640,8 @@ class ProgramModel:
         return structs.replace(gain, reason=reason)
 
 
+_REMOVAL: Final = 0.1
+"""Relative error of the gain of removed work: its slices, allocations and traffic through caches vanish, too."""
 _NOTHING: Final = 2000
 """A gain of less than 1 part in this many is none."""
 
