@@ -109,10 +109,10 @@ def _move_slowdown(ledger: _Ledger, header: RunHeader) -> None:
 
     The profiler adds to the time of each submission and dispatch, so it has the same part of all gaps.
     """
-    median_ns, unprofiled_ns, iterations = header.invocation.median_ns, header.unprofiled_ns, header.iterations
-    if not (isinstance(median_ns, int) and isinstance(unprofiled_ns, int) and isinstance(iterations, int)):
+    clocked_ns, unprofiled_ns, iterations = header.clocked_ns, header.unprofiled_ns, header.iterations
+    if not (isinstance(clocked_ns, int) and isinstance(unprofiled_ns, int) and isinstance(iterations, int)):
         return
-    slowdown_ns = (median_ns - unprofiled_ns) * iterations - _ns(header.elapsed.profiler_ns)
+    slowdown_ns = (clocked_ns - unprofiled_ns) * iterations
     cells = [
         (key, part, amount)
         for key, amounts in ledger.parts.items()

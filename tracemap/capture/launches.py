@@ -81,6 +81,19 @@ class Launches:
         return combined_noise([times.noise for times in self.call_times])
 
     @property
+    def clocked_ns(self) -> Integer:
+        """Median time of an invocation by the program's own clock, which stops while the profiler writes its data."""
+        import numpy as np
+
+        times = [
+            (own.stops.stopped_ns[: len(own.stops.going_ns)] - own.stops.going_ns)[own.warmup_batches :]
+            for own in self.executions
+            if own.stops is not None and own.batch == 1
+        ]
+        all_times = np.concatenate(times) if times else np.array([])
+        return int(np.median(all_times)) if len(all_times) else UNKNOWN
+
+    @property
     def median(self) -> Median:
         """The median call over all launches."""
         return _median(self.call_times)

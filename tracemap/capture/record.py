@@ -271,6 +271,7 @@ def _header(
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=machine_identity(),
         events=launches.joined.events.measured,
+        clocked_ns=launches.clocked_ns,
     )
 
 

@@ -259,6 +259,9 @@ class RunHeader(Document, frozen=True, kw_only=True):
         Integer, msgspec.Meta(description="Line size of the simulated last-level cache.")
     ] = UNKNOWN
     devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="Results of --compare-devices.")] = ()
+    clocked_ns: Annotated[
+        Integer, msgspec.Meta(description="Median time of an invocation while the profiler does not write its data.")
+    ] = UNKNOWN
     unprofiled_ns: Annotated[
         Integer, msgspec.Meta(description="Median time of an invocation without the profiler, measured afterwards.")
     ] = UNKNOWN
