@@ -118,7 +118,12 @@ def _kind_at(now: int, rows: Sequence[Row]) -> str:
 
 
 def attributed(
-    folder: Path, rows: Sequence[Row], elapsed_ns: int, elapsed: ElapsedParts, slowdown_ns: int = 0
+    folder: Path,
+    rows: Sequence[Row],
+    elapsed_ns: int,
+    elapsed: ElapsedParts,
+    slowdown_ns: int = 0,
+    map_: TraceGraph | None = None,
 ) -> Attribution:
     """`slowdown_ns`: by how much the median invocation was faster without the profiler."""
     invocations = len({row["invocation"] for row in rows})
@@ -137,7 +142,7 @@ def attributed(
         cells = [[row.get(name) for name in names] for row in rows]
         connection.executemany(f"INSERT INTO events VALUES ({', '.join('?' * len(names))})", cells)
         write_run(header, connection.table("events"), folder / "run.parquet", force=False)
-    return attribute(Request(program(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL))
+    return attribute(Request(map_ or program(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -306,3 +311,29 @@ def test_a_real_loop_has_the_time_between_its_trips(driver: str, tmp_path: Path)
 
 def _total(row: Json) -> int:
     return sum(value for name, value in row.items() if name.endswith("_ns"))
+
+
+def test_what_decides_a_loop_is_read_for_the_loop(tmp_path: Path) -> None:
+    """A copy after the loop's kernel is its op's, unless the host waits for it before it goes on."""
+    map_ = program()
+    buffers = list(map_.command_buffers)
+    copy = Command("copy", UNKNOWN, UNKNOWN, ops=(OpId.of(6),))
+    buffers[1] = structs.replace(buffers[1], commands=(*buffers[1].commands, copy))
+    (schedule,) = map_.schedules
+    first, loop, branch = schedule.submissions
+    rows, _ = invocation_rows(0, 0, random.Random(2))
+    places = {}
+    for waits in (False, True):
+        submissions = (first, structs.replace(loop, waits=waits), branch)
+        own = structs.replace(
+            map_,
+            command_buffers=tuple(buffers),
+            schedules=(structs.replace(schedule, submissions=submissions),),
+        )
+        result = attributed(tmp_path, rows, 10_000, ElapsedParts(*[UNKNOWN] * 7), map_=own)
+        places[waits] = {(row.place, row.ops): row.total_ns for row in result.overhead}
+    copied = OverheadPlace.TRANSFER, (OpId.of(6),)
+    of_loop = OverheadPlace.LOOP, (LOOP,)
+    moved = places[False][copied] - places[True][copied]  # what remains is the way out of the loop
+    assert moved > 0
+    assert places[True][of_loop] - places[False][of_loop] == moved

@@ -163,6 +163,8 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
             key = (OverheadPlace.TRANSFER, between) if between else (OverheadPlace.DISPATCH, program.ops_of(after))
         else:
             key = program.way(before, after)
+            if key[0] is not OverheadPlace.SUBMISSION and program.waits_before(after):
+                tail = ()  # the host reads what decides the loop or the conditional
         tail_ns, head_ns = gap.tail_ns if tail else 0, gap.head_ns if head else 0
         ledger.add((OverheadPlace.TRANSFER, tail), _LAUNCH, tail_ns)
         ledger.add((OverheadPlace.TRANSFER, head), _LAUNCH, head_ns)
@@ -221,6 +223,11 @@ class _Program:
         if first:
             return self._control_key(first[0])
         return OverheadPlace.SUBMISSION, self.ops_of(after)
+
+    def waits_before(self, place: str) -> bool:
+        """Whether the host always waits for the device before the submission of a place."""
+        states = self._states_of(place)
+        return bool(states) and all(self._submissions[state].waits for state in states)
 
     def _control(self, before: str, after: str) -> tuple[tuple[OpId, ...], tuple[OpId, ...]]:
         """The loops and conditionals around two places, preferably of submissions that may follow each other."""
