@@ -168,6 +168,49 @@ func.func @{name}(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<51
 """
         for name, options in (("spills", f"{{{_SPILLS}}}"), ("spills_not", ""))
     )
+    + """
+func.func @remainder(%a: tensor<262144xf32>, %b: tensor<262144xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.remainder %a, %b : tensor<262144xf32>
+  return %0 : tensor<262144xf32>
+}
+func.func @remainder_of_tanh(%a: tensor<512x512xbf16>, %b: tensor<512x512xbf16>) -> tensor<512x512xbf16> {
+  %0 = stablehlo.tanh %a : tensor<512x512xbf16>
+  %1 = stablehlo.remainder %0, %b : tensor<512x512xbf16>
+  return %1 : tensor<512x512xbf16>
+}
+func.func @reversed(%a: tensor<262144xf32>, %b: tensor<262144xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.reverse %a, dims = [0] : tensor<262144xf32>
+  %1 = stablehlo.add %0, %b : tensor<262144xf32>
+  return %1 : tensor<262144xf32>
+}
+func.func @wide(%a: tensor<262144xi32>, %b: tensor<262144xi32>) -> tensor<262144xi32> {
+  %0 = stablehlo.remainder %a, %b : tensor<262144xi32>
+  return %0 : tensor<262144xi32>
+}
+"""
+    + "".join(
+        f"""
+func.func @{name}(%codes: tensor<262144x{kind}>, %table: tensor<{size}xf32>) -> tensor<262144xf32> {{
+  %e = tensor.empty() : tensor<262144xf32>
+  %some = arith.constant {step} : index
+  %r = linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
+      ins(%codes : tensor<262144x{kind}>) outs(%e : tensor<262144xf32>) {{
+  ^bb0(%x: {kind}, %o: f32):
+    %i = linalg.index 0 : index
+    %c = arith.index_cast %x : {kind} to index
+    %s = {index}
+    %t = tensor.extract %table[%s] : tensor<{size}xf32>
+    linalg.yield %t : f32
+  }} -> tensor<262144xf32>
+  return %r : tensor<262144xf32>
+}}
+"""
+        for name, kind, size, step, index in (
+            ("small_table", "i8", 256, 128, "arith.addi %c, %some : index"),
+            ("large_table", "i32", 1 << 22, 128, "arith.addi %c, %some : index"),
+            ("every_sixteenth_index", "i32", 1 << 22, 16, "arith.muli %i, %some : index"),
+        )
+    )
 )
 
 PEAKS = Peaks(
@@ -251,12 +294,32 @@ def test_cause_is_named_and_its_twin_has_no_advice(bundle: Bundle, rule: AdviceR
     [
         ("every_sixteenth", 2 * MS, AdviceRule.STRIDED_READS),
         ("columns", MS, AdviceRule.STRIDED_READS),
+        ("every_sixteenth_index", 3 * MS, AdviceRule.STRIDED_READS),
+        ("large_table", 3 * MS, AdviceRule.STRIDED_READS),
         ("branches", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("remainder", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("remainder_of_tanh", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("reversed", MS // 8, AdviceRule.NOT_VECTORIZED),
+        ("small_table", MS // 8, AdviceRule.NOT_VECTORIZED),
     ],
 )
 def test_other_forms_of_a_cause(bundle: Bundle, function: str, time_ns: int, rule: AdviceRule) -> None:
     (advice,) = found(bundle, function, time_ns).advice
     assert advice.rule is rule
+
+
+@pytest.mark.parametrize("function", ["wide", "straight"])
+def test_elementwise_work_in_vectors_has_no_advice(bundle: Bundle, function: str) -> None:
+    assert found(bundle, function, MS // 4).advice == ()
+
+
+def test_remedy_for_scalar_code_depends_on_its_cause(bundle: Bundle) -> None:
+    for function, part in (
+        ("branches", "Write its body without control flow"),
+        ("remainder", "calls a function for each element. Replace the function by arithmetic"),
+        ("small_table", "reads one element at a time. Replace computed indices"),
+    ):
+        assert part in found(bundle, function, 2 * MS).advice[0].text
 
 
 def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -> None:

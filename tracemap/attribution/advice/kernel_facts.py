@@ -54,6 +54,12 @@ _MAP: Final = re.compile(r"affine_map<\(([^)]*)\)(?:\[[^\]]*\])? -> \(([^>]*)\)>
 _ITERATOR: Final = re.compile(r'"(parallel|reduction)"')
 _ARRAY: Final = re.compile(r"(?:tensor|memref)<((?:\d+x)*)[a-z]+(\d+)")
 _EXTRACT: Final = re.compile(r"tensor\.extract %\w+\[(.*)\]")
+_INDEX_OPERATION: Final = re.compile(
+    r"(%\w+) = (linalg\.index|arith\.(?:addi|subi|muli|index_cast\w*|ext[su]i|trunci)) ([\w%, ]+?)(?: overflow<.*>)? :"
+)
+_INTEGER: Final = re.compile(r"(%\w+) = arith\.constant (-?\d+) : ")
+_CACHED: Final = 32 << 10
+"""Most bytes of an array whose elements are read in any order at the speed of neighbours."""
 _STRIDES: Final = re.compile(r"(?:memref\.subview|tensor\.extract_slice) %\w+ ?(?:\[[^\]]*\] ?){2}\[([^\]]*)\]")
 _PRODUCTS: Final = ("matmul", "matvec", "vecmat", "dot", "conv_", "mmt4d", "contract", "attention", "vecdot")
 """Parts of the names of `linalg` operations that multiply and add."""
@@ -107,7 +113,22 @@ class _Generic:
             is_transposed = last != output[-1] and output[-1] in results and last not in reductions
             if rank and (is_multiple or is_transposed):
                 return True
-        return self._gathers_elements
+        return False
+
+    def strided_extract(self, constants: Mapping[str, int]) -> bool:
+        """Whether it reads single elements that are not neighbours: of a large array, or at multiples of an index."""
+        innermost = len(self.iterators) - 1
+        steps: dict[str, int | None] = dict.fromkeys(constants, 0)
+        for line in self.body:
+            if match := _EXTRACT.search(line):
+                *outer, last = [steps.get(operand) for operand in match[1].split(", ")]
+                # An index that is read from an array may be anything.
+                is_apart = any(outer) if last == 0 else last is not None and abs(last) > 1
+                if is_apart or (last is None and _size_of(line) > _CACHED):
+                    return True
+            elif match := _INDEX_OPERATION.match(line):
+                steps[match[1]] = _step(match[2], match[3].split(", "), steps, constants, innermost)
+        return False
 
     @property
     def adds_columns(self) -> bool:
@@ -116,12 +137,30 @@ class _Generic:
         inputs = [results for results in self.maps[: self.inputs] if results]
         return any(results[-1] not in reductions and not reductions.isdisjoint(results) for results in inputs)
 
-    @property
-    def _gathers_elements(self) -> bool:
-        """Whether it reads single elements at computed indices."""
-        indices = {match[1] for line in self.body if (match := re.match(r"(%\w+) = linalg\.index", line))}
-        extracts = (match[1].split(", ") for line in self.body if (match := _EXTRACT.search(line)))
-        return any(operands[-1] not in indices for operands in extracts)
+
+def _step(
+    name: str, operands: Sequence[str], steps: Mapping[str, int | None], constants: Mapping[str, int], innermost: int
+) -> int | None:
+    """The number that a step of the innermost loop adds to an index; None if it is no constant."""
+    if name == "linalg.index":
+        return int(operands[0] == str(innermost))
+    values = [steps.get(operand) for operand in operands]
+    first, second = values[0], values[-1]
+    if first is None or second is None:
+        return None
+    if name == "arith.muli":
+        factors = [constants[operand] for operand in operands if operand in constants]
+        return (first + second) * factors[0] if factors else None
+    if len(operands) == 1:
+        return first
+    return {"arith.addi": first + second, "arith.subi": first - second}.get(name)
+
+
+def _size_of(line: str) -> int:
+    """The size in bytes of the last array that a line names; 0 if it is not static."""
+    arrays = _ARRAY.findall(line)
+    extents, bits = arrays[-1] if arrays else ("0x", "8")
+    return math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8
 
 
 def _body(lines: Iterator[str]) -> list[str]:
@@ -236,7 +275,8 @@ class KernelFacts:
         for line in self._lines:
             if (match := _STRIDES.search(line)) and match[1].split(", ")[-1] not in ("", "1"):
                 return True
-        return any(generic.strided_input for generic in self.generics)
+        constants = {match[1]: int(match[2]) for line in self._lines if (match := _INTEGER.search(line))}
+        return any(generic.strided_input or generic.strided_extract(constants) for generic in self.generics)
 
     @cached_property
     def operand_bytes(self) -> tuple[int, ...]:
@@ -244,10 +284,7 @@ class KernelFacts:
         accesses = [line for line in self._lines if "load_from_buffer" in line or "store_to_buffer" in line]
         # Copies have no tensors.
         accesses = accesses or [line for line in self._lines if "interface.binding.subspan" in line]
-        arrays = [found[-1] for line in accesses if (found := _ARRAY.findall(line))]
-        return tuple(
-            math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8 for extents, bits in arrays
-        )
+        return tuple(_size_of(line) for line in accesses if _ARRAY.search(line))
 
     @cached_property
     def loops(self) -> tuple[LoopFigures, ...]:
@@ -257,3 +294,9 @@ class KernelFacts:
             return inner_loops(*images[0]) if images else ()
         except ModuleInvalid:
             return ()
+
+    @cached_property
+    def element_part(self) -> float:
+        """The part of instructions in its loops that move single elements into and out of vectors."""
+        total = sum(loop.instructions for loop in self.loops)
+        return sum(loop.elements for loop in self.loops) / total if total else 0.0

@@ -182,6 +182,8 @@ _SLOW: Final = 2.5
 """Least multiple of the roofline time for advice on a kernel's code."""
 _SCALAR: Final = 6.0
 """Expected gain of vector code."""
+_ELEMENT_PART: Final = 0.25
+"""Least part of instructions on single elements in a loop that reads them one by one."""
 _STACK_PART: Final = 0.12
 """Least part of stack accesses in a loop that spills."""
 _MOST_ROWS: Final = 8
@@ -209,7 +211,10 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         return Finding(rule, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
     spilling = max((loop.stack / loop.instructions for loop in vector), default=0.0)
-    if spilling > _STACK_PART:
+    if ratio > _SLOW and any(loop.calls for loop in loops) and kernel.generics and not kernel.is_product:
+        after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
+        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} calls a function for each element")
+    elif spilling > _STACK_PART:
         expected_ns = (max(1.2 * roofline_ns, cpu_ns * (1 - 2 * spilling)) + cpu_ns * (1 - spilling)) / 2
         after = 0.7 * roofline_ns, min(expected_ns, cpu_ns), cpu_ns * (1 - 0.3 * spilling)
         detail = f"{place}: {round(100 * spilling)} % of the instructions in its loop access the stack"
@@ -222,6 +227,9 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
+    elif loops and kernel.is_elementwise and not kernel.is_strided and kernel.element_part > _ELEMENT_PART:
+        after = min(0.6 * roofline_ns, cpu_ns / _SCALAR), max(1.3 * roofline_ns, cpu_ns / 2), 0.95 * cpu_ns
+        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
     elif ratio > _SLOW and kernel.adds_columns:
         after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
         rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
