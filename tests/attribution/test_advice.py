@@ -345,18 +345,33 @@ def test_without_measured_peaks_no_kernel_is_slow(bundle: Bundle) -> None:
     assert with_advice(BundleAttribution(bundle, replace(result, run=assumed))).attribution.advice == ()
 
 
-@pytest.mark.parametrize(("tiles", "is_named"), [(1, True), (3, True), (64, False)])
-def test_few_workgroups_leave_workers_idle(bundle: Bundle, tiles: int, is_named: bool) -> None:
-    """With many workgroups, other programs made the worker wait."""
-    result = found(bundle, "product", 4 * MS, workers=2)
+@pytest.mark.parametrize(
+    ("tiles", "workers", "percent", "is_named"),
+    [
+        (1, 2, 180, True),
+        (3, 2, 180, True),
+        (64, 2, 180, False),
+        (3, 2, 128, True),
+        (4, 2, 128, False),
+        (7, 2, 128, False),
+        (5, 4, 128, False),
+        (9, 8, 140, True),
+        (3, 2, 110, False),
+    ],
+)
+def test_few_workgroups_leave_workers_idle(
+    bundle: Bundle, tiles: int, workers: int, percent: int, is_named: bool
+) -> None:
+    """With many workgroups, other programs made the worker wait. Three take two rounds on two workers."""
+    result = found(bundle, "product", 4 * MS, workers=workers)
     sites = tuple(
-        replace(site, tiles=tiles * CALLS, imbalance_percent=180) if site.calls else site for site in result.sites
+        replace(site, tiles=tiles * CALLS, imbalance_percent=percent) if site.calls else site for site in result.sites
     )
     advised = with_advice(BundleAttribution(bundle, replace(result, sites=sites))).attribution.advice
     assert [advice.rule for advice in advised] == [AdviceRule.IMBALANCE] * is_named
     if is_named:
         assert advised[0].command.endswith("m.tracemap --by site")
-        assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for 2 workers" in advised[0].text
+        assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for {workers} workers" in advised[0].text
 
 
 def test_damaged_files_of_a_bundle_do_no_harm(bundle: Bundle, tmp_path: Path) -> None:

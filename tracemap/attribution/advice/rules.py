@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -152,6 +153,10 @@ def _moved(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
 
 _IMBALANCED: Final = 135
 """Least imbalance in percent; 100: all workers always worked."""
+_UNEVEN: Final = 20
+"""Least imbalance above 100 percent by the number of workgroups alone that makes their number a cause."""
+_AS_COUNTED: Final = 0.75
+"""Least part of that imbalance in the run, as workgroups may differ in their work."""
 _EVEN: Final = 4
 """Workgroups per worker from which on their number is no cause of imbalance."""
 BALANCED: Final = 0.85
@@ -163,13 +168,18 @@ _LAUNCH_NS: Final = 15_000
 def _idle(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
     """Dispatches in which workers are idle, because it has too few workgroups or uneven ones."""
     imbalance, tiles = dispatch.result.imbalance_percent, dispatch.result.tiles
-    if isinstance(imbalance, Unknown) or isinstance(tiles, Unknown) or imbalance < _IMBALANCED:
+    if isinstance(imbalance, Unknown) or isinstance(tiles, Unknown):
         return
     if dispatch.wall_ns / dispatch.calls < 2 * _LAUNCH_NS:
         return
     per_call = tiles / program.iterations / dispatch.calls
     if per_call > _EVEN * program.workers:
         return  # other programs made a worker wait
+    # Three workgroups on two workers take two rounds, with a worker idle in the last one.
+    rounds = math.ceil(round(per_call) / program.workers)
+    extra = 100 * rounds * program.workers / max(1.0, per_call) - 100
+    if imbalance < (min(_IMBALANCED, 100 + _AS_COUNTED * extra) if extra > _UNEVEN else _IMBALANCED):
+        return
     gain_ns = dispatch.wall_ns * (1 - 100 / imbalance)
     groups = plural(round(per_call), "workgroup")
     detail = f"{program.place(dispatch.ops[0]) if dispatch.ops else dispatch.site.kernel} has {groups}"
