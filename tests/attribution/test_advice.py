@@ -211,6 +211,30 @@ func.func @{name}(%codes: tensor<262144x{kind}>, %table: tensor<{size}xf32>) -> 
             ("every_sixteenth_index", "i32", 1 << 22, 16, "arith.muli %i, %some : index"),
         )
     )
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<{whole}xf32>, %b: tensor<65536x4xf32>) -> tensor<65536x4xf32> {{
+  %0 = stablehlo.slice %a [{limits}] : (tensor<{whole}xf32>) -> tensor<{part}xf32>
+  %1 = stablehlo.reshape %0 : (tensor<{part}xf32>) -> tensor<65536x4xf32>
+  %2 = stablehlo.multiply %1, %b : tensor<65536x4xf32>
+  return %2 : tensor<65536x4xf32>
+}}
+"""
+        for name, whole, limits, part in (
+            ("interleaved", "65536x16x4", "0:65536, 3:4, 0:4", "65536x1x4"),
+            ("apart_by_rows", "16x65536x4", "3:4, 0:65536, 0:4", "1x65536x4"),
+            ("first_columns", "65536x12", "0:65536, 4:8", "65536x4"),
+        )
+    )
+    + """
+func.func @both_halves(%a: tensor<262144x2xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.slice %a [0:262144, 0:1] : (tensor<262144x2xf32>) -> tensor<262144x1xf32>
+  %1 = stablehlo.slice %a [0:262144, 1:2] : (tensor<262144x2xf32>) -> tensor<262144x1xf32>
+  %2 = stablehlo.multiply %0, %1 : tensor<262144x1xf32>
+  %3 = stablehlo.reshape %2 : (tensor<262144x1xf32>) -> tensor<262144xf32>
+  return %3 : tensor<262144xf32>
+}
+"""
 )
 
 PEAKS = Peaks(
@@ -296,6 +320,8 @@ def test_cause_is_named_and_its_twin_has_no_advice(bundle: Bundle, rule: AdviceR
         ("columns", MS, AdviceRule.STRIDED_READS),
         ("every_sixteenth_index", 3 * MS, AdviceRule.STRIDED_READS),
         ("large_table", 3 * MS, AdviceRule.STRIDED_READS),
+        ("interleaved", MS // 4, AdviceRule.STRIDED_READS),
+        ("first_columns", MS // 4, AdviceRule.STRIDED_READS),
         ("branches", 2 * MS, AdviceRule.NOT_VECTORIZED),
         ("remainder", 2 * MS, AdviceRule.NOT_VECTORIZED),
         ("remainder_of_tanh", 2 * MS, AdviceRule.NOT_VECTORIZED),
@@ -308,7 +334,7 @@ def test_other_forms_of_a_cause(bundle: Bundle, function: str, time_ns: int, rul
     assert advice.rule is rule
 
 
-@pytest.mark.parametrize("function", ["wide", "straight"])
+@pytest.mark.parametrize("function", ["wide", "straight", "apart_by_rows", "both_halves"])
 def test_elementwise_work_in_vectors_has_no_advice(bundle: Bundle, function: str) -> None:
     assert found(bundle, function, MS // 4).advice == ()
 

@@ -61,6 +61,12 @@ _INTEGER: Final = re.compile(r"(%\w+) = arith\.constant (-?\d+) : ")
 _CACHED: Final = 32 << 10
 """Most bytes of an array whose elements are read in any order at the speed of neighbours."""
 _STRIDES: Final = re.compile(r"(?:memref\.subview|tensor\.extract_slice) %\w+ ?(?:\[[^\]]*\] ?){2}\[([^\]]*)\]")
+_PART: Final = re.compile(
+    r"(%\w+) = (?:memref\.subview|tensor\.extract_slice) (%\w+) ?\[[^\]]*\] ?\[([\d, ]+)\] ?\[([\d, ]+)\]"
+    r" : (?:tensor|memref)<((?:\d+x)+)[a-z]+(\d+)"
+)
+_LINE: Final = 64
+"""Bytes that memory transfers at once."""
 _PRODUCTS: Final = ("matmul", "matvec", "vecmat", "dot", "conv_", "mmt4d", "contract", "attention", "vecdot")
 """Parts of the names of `linalg` operations that multiply and add."""
 _MOVES: Final = frozenset(
@@ -174,6 +180,16 @@ def _body(lines: Iterator[str]) -> list[str]:
     return body
 
 
+def _run(sizes: Sequence[int], strides: Sequence[int], extents: Sequence[int]) -> tuple[int, int]:
+    """The number of neighbours in a part of an array, and the distance from one such run to the next, in elements."""
+    run, step = 1, 1
+    for size, stride, extent in zip(reversed(sizes), reversed(strides), reversed(extents), strict=True):
+        if size > 1 and step * stride != run:
+            return run, step * stride
+        run, step = run * size, step * extent
+    return run, run
+
+
 @dataclass(frozen=True)
 class KernelFacts:
     """A kernel, and what its IR and machine code show."""
@@ -285,6 +301,24 @@ class KernelFacts:
         # Copies have no tensors.
         accesses = accesses or [line for line in self._lines if "interface.binding.subspan" in line]
         return tuple(_size_of(line) for line in accesses if _ARRAY.search(line))
+
+    @cached_property
+    def wasted_bytes(self) -> int:
+        """Memory traffic of a call for elements between those that it reads, in parts of arrays."""
+        read, used = dict[str, int](), dict[str, int]()
+        text = "\n".join(self._lines)
+        for line in self._lines:
+            match = _PART.match(line)
+            if match is None or ("subview" in line and f"load_from_buffer {match[1]} " not in text):
+                continue
+            sizes, strides = (list(map(int, match[group].split(", "))) for group in (3, 4))
+            run, apart = _run(sizes, strides, list(map(int, match[5].split("x")[:-1])))
+            element = max(8, int(match[6])) // 8
+            count, source = math.prod(sizes), match[2]
+            fetched = count // run * max(min(_LINE, apart * element), run * element)
+            read[source] = max(read.get(source, 0), fetched)
+            used[source] = used.get(source, 0) + count * element
+        return sum(max(0, read[source] - used[source]) for source in read)
 
     @cached_property
     def loops(self) -> tuple[LoopFigures, ...]:

@@ -194,6 +194,8 @@ _SCALAR: Final = 6.0
 """Expected gain of vector code."""
 _ELEMENT_PART: Final = 0.25
 """Least part of instructions on single elements in a loop that reads them one by one."""
+_WASTED: Final = 0.4
+"""Least memory traffic for elements that are not used, over the traffic that is needed."""
 _STACK_PART: Final = 0.12
 """Least part of stack accesses in a loop that spills."""
 _MOST_ROWS: Final = 8
@@ -214,6 +216,7 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
     is_worth = ratio > _SPILL_RATIO and wall_ns > LEAST_SHARE * program.elapsed_ns
     loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
+    rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
 
     def finding(rule: AdviceRule, after: tuple[float, float, float], detail: str, traffic: float = 0.0) -> Finding:
         """`after`: least, expected and most CPU time after the change."""
@@ -234,20 +237,23 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} computes one element at a time")
     elif ratio > _SLOW and kernel.is_strided:
         after = 0.6 * roofline_ns, 1.4 * roofline_ns, min(_SLOW * roofline_ns, 0.8 * cpu_ns)
-        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif loops and kernel.is_elementwise and not kernel.is_strided and kernel.element_part > _ELEMENT_PART:
         after = min(0.6 * roofline_ns, cpu_ns / _SCALAR), max(1.3 * roofline_ns, cpu_ns / 2), 0.95 * cpu_ns
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
+    elif is_worth and not kernel.is_product and (wasted := kernel.wasted_bytes) > _WASTED * dispatch.bytes > 0:
+        part = dispatch.bytes / (dispatch.bytes + wasted)
+        after = min(0.6 * roofline_ns, part / 2 * cpu_ns), (part + 0.1) * cpu_ns, 0.9 * cpu_ns
+        detail = f"{place} reads parts of cache lines, and {format_bytes(wasted)} between them"
+        yield finding(AdviceRule.STRIDED_READS, after, detail, wasted * dispatch.calls)
     elif ratio > _SLOW and kernel.adds_columns:
         after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
-        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} adds up columns, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif weights := _cold_weights(dispatch, is_compute_bound=is_compute_bound):
-        rate = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
-        detail = f"{place} reads {format_bytes(weights)} of weights at {rate:.1f} GB/s"
+        of_weights = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
+        detail = f"{place} reads {format_bytes(weights)} of weights at {of_weights:.1f} GB/s"
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )
