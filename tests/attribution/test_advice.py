@@ -235,6 +235,52 @@ func.func @both_halves(%a: tensor<262144x2xf32>) -> tensor<262144xf32> {
   return %3 : tensor<262144xf32>
 }
 """
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<256x256xf32>, %x: tensor<256x256xf32>) -> tensor<256x256xf32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<8> : tensor<i32>
+  %r:3 = stablehlo.while(%i = %zero, %w = %a, %y = %x) : tensor<i32>, tensor<256x256xf32>, tensor<256x256xf32>
+  cond {{
+    %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }} do {{
+    %z = stablehlo.dot_general %w, {operand}, contracting_dims = [1] x [0]
+      : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+    %s = stablehlo.add %y, %z : tensor<256x256xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, {carried}, %s : tensor<i32>, tensor<256x256xf32>, tensor<256x256xf32>
+  }}
+  return %r#2 : tensor<256x256xf32>
+}}
+"""
+        for name, operand, carried in (
+            ("same_each_time", "%w", "%w"),
+            ("with_the_state", "%y", "%w"),
+            ("with_new_weights", "%w", "%z"),
+        )
+    )
+    + """
+func.func @same_for_outer_loop(%x: tensor<48x48xf32>, %w: tensor<48x48xf32>, %n: index) -> tensor<48x48xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<48x48xf32>
+  %r = scf.for %i = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<48x48xf32>) {
+    %q = scf.for %k = %c0 to %n step %c1 iter_args(%g = %h) -> (tensor<48x48xf32>) {
+      %f = linalg.fill ins(%zero : f32) outs(%e : tensor<48x48xf32>) -> tensor<48x48xf32>
+      %m = linalg.matmul ins(%h, %w : tensor<48x48xf32>, tensor<48x48xf32>)
+        outs(%f : tensor<48x48xf32>) -> tensor<48x48xf32>
+      %s = linalg.elementwise <add> ins(%m, %g : tensor<48x48xf32>, tensor<48x48xf32>)
+        outs(%e : tensor<48x48xf32>) -> tensor<48x48xf32>
+      scf.yield %s : tensor<48x48xf32>
+    }
+    scf.yield %q : tensor<48x48xf32>
+  }
+  return %r : tensor<48x48xf32>
+}
+"""
 )
 
 PEAKS = Peaks(
@@ -346,6 +392,26 @@ def test_remedy_for_scalar_code_depends_on_its_cause(bundle: Bundle) -> None:
         ("small_table", "reads one element at a time. Replace computed indices"),
     ):
         assert part in found(bundle, function, 2 * MS).advice[0].text
+
+
+@pytest.mark.parametrize(
+    ("function", "gain"),
+    [("same_each_time", 7 / 8), ("same_for_outer_loop", 1 / 2), ("with_the_state", 0), ("with_new_weights", 0)],
+)
+def test_work_that_a_loop_does_not_change(bundle: Bundle, function: str, gain: float) -> None:
+    """Of an inner loop, nobody knows how often it begins. Half of the time is another op's in the same kernel."""
+    sites = [site for site in bundle.graph.sites if site.function == function]
+    result = found(bundle, function, *[2 * MS] * len(sites))
+    rows = tuple(replace(site, calls=8 * CALLS) if site.calls else site for site in result.sites)
+    advised = with_advice(BundleAttribution(bundle, replace(result, sites=rows))).attribution.advice
+    repeated = [advice for advice in advised if advice.rule is AdviceRule.REPEATED_WORK]
+    assert len(repeated) == (gain > 0)
+    for advice in repeated:
+        assert " computes the same " in advice.text
+        assert 0.6 * gain * MS <= advice.gain_ns <= gain * MS
+        assert advice.low_ns < advice.gain_ns < advice.high_ns < 2 * MS
+        product = next(op for op in bundle.graph.ops if op.id == advice.ops[0])
+        assert product.name in ("stablehlo.dot_general", "linalg.matmul")
 
 
 def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -> None:

@@ -32,6 +32,7 @@ class Evidence:
         kernel_text: reads the IR of a kernel; "" if it is not kept.
         data_flow: reads the pairs of an op and a user of its results.
         repeated: finds the ops that compute what an earlier op computes, with that op.
+        invariant: finds the ops in loops that compute the same each time, with the outermost such loop.
     """
 
     graph: TraceGraph
@@ -42,6 +43,7 @@ class Evidence:
     kernel_text: Callable[[Kernel], str] = lambda _: ""
     data_flow: Callable[[], Sequence[tuple[OpId, OpId]]] = tuple
     repeated: Callable[[], Mapping[OpId, OpId]] = dict
+    invariant: Callable[[], Mapping[OpId, OpId]] = dict
 
 
 # ---- kernels

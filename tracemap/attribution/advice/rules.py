@@ -29,6 +29,7 @@ from tracemap.runs.model import DeviceTime
 def kernel_findings(program: Program) -> Iterator[Finding]:
     """The causes of the time in kernels."""
     yield from _repeated(program)
+    yield from _invariant(program)
     yield from _unfused(program)
     yield from _copies(program)
     for dispatch in program.hot:
@@ -64,6 +65,35 @@ def _repeated(program: Program) -> Iterator[Finding]:
         detail = f"{place} runs again" if place == earlier else f"{place} computes what {earlier} has computed"
         # Its inputs need not be kept apart either, and what uses them may be fused.
         yield Finding(rule, 0.95 * wall_ns, 0.6 * wall_ns, 1.6 * wall_ns, tuple(ops), dispatch, detail)
+
+
+def _invariant(program: Program) -> Iterator[Finding]:
+    """Dispatches in a loop that compute the same in each iteration."""
+    candidates = [
+        dispatch
+        for dispatch in program.hot
+        if dispatch.calls > _ONCE and dispatch.site.root and dispatch.kernel.computes
+    ]
+    loops = program.evidence.invariant() if candidates else {}
+    inner = {
+        loop
+        for schedule in program.graph.schedules
+        for submission in schedule.submissions
+        for loop in submission.control[1:]
+    }
+    for dispatch in candidates:
+        ops = [op for op in dispatch.ops if op in loops]
+        root = dispatch.site.root
+        if root is None or root.op not in ops:
+            continue
+        loop = loops[root.op]
+        # How often an inner loop begins is not known.
+        left = 0.5 if loop in inner else 1 / dispatch.calls
+        wall_ns = (1 - left) * _part_of(dispatch, ops) * dispatch.wall_ns
+        times = f"{round(dispatch.calls)} times" if loop not in inner else "each time"
+        detail = f"{program.place(root.op)} computes the same {times} in the loop at {program.place(loop)}"
+        bounds = 0.6 * wall_ns, min(1.3 * wall_ns, (1 - left / 2) * dispatch.wall_ns)
+        yield Finding(AdviceRule.REPEATED_WORK, 0.9 * wall_ns, *bounds, tuple(ops), dispatch, detail)
 
 
 def _part_of(dispatch: Dispatch, ops: Sequence[OpId]) -> float:
