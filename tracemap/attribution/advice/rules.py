@@ -270,7 +270,11 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif loops and kernel.is_elementwise and not kernel.is_strided and kernel.element_part > _ELEMENT_PART:
-        after = min(0.6 * roofline_ns, cpu_ns / _SCALAR), max(1.3 * roofline_ns, cpu_ns / 2), 0.95 * cpu_ns
+        after = (
+            min(0.6 * roofline_ns, cpu_ns / _SCALAR),
+            min(0.9 * cpu_ns, math.sqrt(1.3 * roofline_ns * cpu_ns)),
+            0.95 * cpu_ns,
+        )
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
     elif is_worth and not kernel.is_product and (wasted := kernel.wasted_bytes) > _WASTED * dispatch.bytes > 0:
         part = dispatch.bytes / (dispatch.bytes + wasted)

@@ -13,7 +13,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.parsing import reachable
-from tracemap.ir.source_model import CONTROL_FLOW, Definition, SourceModel, SourceOperation
+from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
 from tracemap.map.build.model.dataflow import Dataflow
 from tracemap.map.build.model.idioms import RotationFinder, SoftmaxFinder
@@ -228,9 +228,17 @@ def loop_invariant_ops(model: bytes) -> dict[OpId, OpId]:
     around: dict[int, tuple[int, ...]] = {}
     varies: dict[int, frozenset[int]] = {}
 
+    def only_call(operation: SourceOperation) -> SourceOperation | None:
+        """The call of a function that is called in one place."""
+        is_private = operation.name in FUNCTIONS and operation.symbol in facts.model.private
+        calls = facts.calls.of(operation.symbol) if is_private else ()
+        return calls[0] if len(calls) == 1 else None
+
     def varying(value: Definition) -> frozenset[int]:
         """The loops in which a value is not always the same."""
         maker = facts.operations[value.maker]
+        if value.argument and around.get(maker.index) and (call := only_call(maker)):
+            return varying(call.operands[value.number])
         if not value.argument or maker.name not in _LOOPS:
             return varies.get(maker.owner, frozenset())
         operands, arguments = _CARRIED.get(maker.name, (0, -1))
@@ -242,10 +250,10 @@ def loop_invariant_ops(model: bytes) -> dict[OpId, OpId]:
 
     invariant: dict[OpId, OpId] = {}
     for operation in facts.ops:
-        parent = operation.parent
-        chain = around.get(parent, ())
+        call = only_call(operation)
+        chain = around.get(call.index if call else operation.parent, ())
         around[operation.index] = (*chain, operation.index) if operation.name in _LOOPS else chain
-        if not chain:
+        if not chain or operation.name in FUNCTIONS:
             continue
         if operation.name in CONTROL_FLOW or is_call(operation) or _NOT_PURE.search(operation.name):
             varies[operation.index] = frozenset(chain)
