@@ -185,6 +185,14 @@ func.func @reversed(%a: tensor<262144xf32>, %b: tensor<262144xf32>) -> tensor<26
   %1 = stablehlo.add %0, %b : tensor<262144xf32>
   return %1 : tensor<262144xf32>
 }
+func.func @embedding(%a: tensor<1024xi32>, %table: tensor<5000x256xf32>) -> tensor<1024x256xf32> {
+  %i = stablehlo.reshape %a : (tensor<1024xi32>) -> tensor<1024x1xi32>
+  %0 = "stablehlo.gather"(%table, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [1],
+      collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 256>}
+    : (tensor<5000x256xf32>, tensor<1024x1xi32>) -> tensor<1024x256xf32>
+  %1 = stablehlo.negate %0 : tensor<1024x256xf32>
+  return %1 : tensor<1024x256xf32>
+}
 func.func @wide(%a: tensor<262144xi32>, %b: tensor<262144xi32>) -> tensor<262144xi32> {
   %0 = stablehlo.remainder %a, %b : tensor<262144xi32>
   return %0 : tensor<262144xi32>
@@ -387,7 +395,7 @@ def test_other_forms_of_a_cause(bundle: Bundle, function: str, time_ns: int, rul
     assert advice.rule is rule
 
 
-@pytest.mark.parametrize("function", ["wide", "straight", "apart_by_rows", "both_halves"])
+@pytest.mark.parametrize("function", ["wide", "straight", "embedding", "apart_by_rows", "both_halves"])
 def test_elementwise_work_in_vectors_has_no_advice(bundle: Bundle, function: str) -> None:
     assert found(bundle, function, MS // 4).advice == ()
 

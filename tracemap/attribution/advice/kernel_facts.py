@@ -123,20 +123,18 @@ class _Generic:
                 return True
         return False
 
-    def strided_extract(self, constants: Mapping[str, int]) -> bool:
-        """Whether it reads single elements that are not neighbours: of a large array, or at multiples of an index."""
+    def extracts(self, constants: Mapping[str, int]) -> Iterator[tuple[tuple[int | None, ...], int]]:
+        """The single elements that it reads: what a step of the innermost loop adds to each index, size of the array.
+
+        An index that is read from an array may be anything: None.
+        """
         innermost = len(self.iterators) - 1
         steps: dict[str, int | None] = dict.fromkeys(constants, 0)
         for line in self.body:
             if match := _EXTRACT.search(line):
-                *outer, last = [steps.get(operand) for operand in match[1].split(", ")]
-                # An index that is read from an array may be anything.
-                is_apart = any(outer) if last == 0 else last is not None and abs(last) > 1
-                if is_apart or (last is None and _size_of(line) > _CACHED):
-                    return True
+                yield tuple(steps.get(operand) for operand in match[1].split(", ")), _size_of(line)
             elif match := _INDEX_OPERATION.match(line):
                 steps[match[1]] = _step(match[2], match[3].split(", "), steps, constants, innermost)
-        return False
 
     @property
     def adds_columns(self) -> bool:
@@ -293,8 +291,20 @@ class KernelFacts:
         for line in self._lines:
             if (match := _STRIDES.search(line)) and match[1].split(", ")[-1] not in ("", "1"):
                 return True
+        return any(generic.strided_input for generic in self.generics) or any(
+            (any(outer) if last == 0 else last is not None and abs(last) > 1) or (last is None and size > _CACHED)
+            for (*outer, last), size in self._extracts
+        )
+
+    @cached_property
+    def looks_up_rows(self) -> bool:
+        """Whether it reads rows at indices from an array, such as an embedding."""
+        return any(last == 1 and None in outer for (*outer, last), _ in self._extracts)
+
+    @cached_property
+    def _extracts(self) -> tuple[tuple[tuple[int | None, ...], int], ...]:
         constants = {match[1]: int(match[2]) for line in self._lines if (match := _INTEGER.search(line))}
-        return any(generic.strided_input or generic.strided_extract(constants) for generic in self.generics)
+        return tuple(extract for generic in self.generics for extract in generic.extracts(constants))
 
     @cached_property
     def operand_bytes(self) -> tuple[int, ...]:
@@ -333,6 +343,11 @@ class KernelFacts:
 
     @cached_property
     def element_part(self) -> float:
-        """The part of instructions in its loops that move single elements into and out of vectors."""
+        """The part of instructions in its loops that move single elements into and out of vectors.
+
+        0 if it reads neighbours of a row, or if it strides.
+        """
+        if self.is_strided or self.looks_up_rows:
+            return 0.0
         total = sum(loop.instructions for loop in self.loops)
         return sum(loop.elements for loop in self.loops) / total if total else 0.0

@@ -269,7 +269,7 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         after = 0.6 * roofline_ns, 1.4 * roofline_ns, min(_SLOW * roofline_ns, 0.8 * cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
-    elif loops and kernel.is_elementwise and not kernel.is_strided and kernel.element_part > _ELEMENT_PART:
+    elif loops and kernel.is_elementwise and kernel.element_part > _ELEMENT_PART:
         after = (
             min(0.6 * roofline_ns, cpu_ns / _SCALAR),
             min(0.9 * cpu_ns, math.sqrt(1.3 * roofline_ns * cpu_ns)),
