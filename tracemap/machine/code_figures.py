@@ -375,7 +375,10 @@ class _AArch64:
     _SAVED = re.compile(r"st\S* (?:x(?:19|2\d|30)|d(?:8|9|1[0-5])),")
     """Callee-saved registers."""
 
-    _ELEMENT = re.compile(r"ins |[us]mov |mov (?:v\d+\.[bhsd]\[|\w+, v\d+\.[bhsd]\[)|(?:ld|st)1 \{ ?v\d+\.[bhsd] ?\}\[")
+    _ELEMENT = re.compile(
+        r"ins |[us]mov |mov (?:v\d+\.[bhsd]\[|\w+, v\d+\.[bhsd]\[)|fmov [wx]\d+, [hsd]\d|ldr [bhs]\d"
+        r"|(?:ld|st)1 \{ ?v\d+\.[bhsd] ?\}\["
+    )
     _ARITHMETIC = re.compile(r"f(?:n?m(?:add|sub)|ml[as]|mul|add|sub|div|max|min|sqrt)\w* ([a-z])")
 
     def stack(self, _: Sequence[str]) -> re.Pattern[str]:
