@@ -40,6 +40,8 @@ _SPILLS = """compilation_info = #iree_codegen.compilation_info<
     lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [16, 64, 0],
     vector_reduction = [0, 0, 1]>, translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>"""
 
+_DOT = "stablehlo.dot_general %w, {}, contracting_dims = [1] x [0]"
+
 MODEL = (
     """
 func.func @straight(%a: tensor<1024x512xf32>, %b: tensor<1024x512xf32>) -> tensor<1024x512xf32> {
@@ -168,6 +170,132 @@ func.func @{name}(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<51
 """
         for name, options in (("spills", f"{{{_SPILLS}}}"), ("spills_not", ""))
     )
+    + """
+func.func @remainder(%a: tensor<262144xf32>, %b: tensor<262144xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.remainder %a, %b : tensor<262144xf32>
+  return %0 : tensor<262144xf32>
+}
+func.func @remainder_of_tanh(%a: tensor<512x512xbf16>, %b: tensor<512x512xbf16>) -> tensor<512x512xbf16> {
+  %0 = stablehlo.tanh %a : tensor<512x512xbf16>
+  %1 = stablehlo.remainder %0, %b : tensor<512x512xbf16>
+  return %1 : tensor<512x512xbf16>
+}
+func.func @reversed(%a: tensor<262144xf32>, %b: tensor<262144xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.reverse %a, dims = [0] : tensor<262144xf32>
+  %1 = stablehlo.add %0, %b : tensor<262144xf32>
+  return %1 : tensor<262144xf32>
+}
+func.func @embedding(%a: tensor<1024xi32>, %table: tensor<5000x256xf32>) -> tensor<1024x256xf32> {
+  %i = stablehlo.reshape %a : (tensor<1024xi32>) -> tensor<1024x1xi32>
+  %0 = "stablehlo.gather"(%table, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [1],
+      collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 256>}
+    : (tensor<5000x256xf32>, tensor<1024x1xi32>) -> tensor<1024x256xf32>
+  %1 = stablehlo.negate %0 : tensor<1024x256xf32>
+  return %1 : tensor<1024x256xf32>
+}
+func.func @wide(%a: tensor<262144xi32>, %b: tensor<262144xi32>) -> tensor<262144xi32> {
+  %0 = stablehlo.remainder %a, %b : tensor<262144xi32>
+  return %0 : tensor<262144xi32>
+}
+"""
+    + "".join(
+        f"""
+func.func @{name}(%codes: tensor<262144x{kind}>, %table: tensor<{size}xf32>) -> tensor<262144xf32> {{
+  %e = tensor.empty() : tensor<262144xf32>
+  %some = arith.constant {step} : index
+  %r = linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
+      ins(%codes : tensor<262144x{kind}>) outs(%e : tensor<262144xf32>) {{
+  ^bb0(%x: {kind}, %o: f32):
+    %i = linalg.index 0 : index
+    %c = arith.index_cast %x : {kind} to index
+    %s = {index}
+    %t = tensor.extract %table[%s] : tensor<{size}xf32>
+    linalg.yield %t : f32
+  }} -> tensor<262144xf32>
+  return %r : tensor<262144xf32>
+}}
+"""
+        for name, kind, size, step, index in (
+            ("small_table", "i8", 256, 128, "arith.addi %c, %some : index"),
+            ("large_table", "i32", 1 << 22, 128, "arith.addi %c, %some : index"),
+            ("every_sixteenth_index", "i32", 1 << 22, 16, "arith.muli %i, %some : index"),
+        )
+    )
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<{whole}xf32>, %b: tensor<65536x4xf32>) -> tensor<65536x4xf32> {{
+  %0 = stablehlo.slice %a [{limits}] : (tensor<{whole}xf32>) -> tensor<{part}xf32>
+  %1 = stablehlo.reshape %0 : (tensor<{part}xf32>) -> tensor<65536x4xf32>
+  %2 = stablehlo.multiply %1, %b : tensor<65536x4xf32>
+  return %2 : tensor<65536x4xf32>
+}}
+"""
+        for name, whole, limits, part in (
+            ("interleaved", "65536x16x4", "0:65536, 3:4, 0:4", "65536x1x4"),
+            ("apart_by_rows", "16x65536x4", "3:4, 0:65536, 0:4", "1x65536x4"),
+            ("first_columns", "65536x12", "0:65536, 4:8", "65536x4"),
+        )
+    )
+    + """
+func.func @both_halves(%a: tensor<262144x2xf32>) -> tensor<262144xf32> {
+  %0 = stablehlo.slice %a [0:262144, 0:1] : (tensor<262144x2xf32>) -> tensor<262144x1xf32>
+  %1 = stablehlo.slice %a [0:262144, 1:2] : (tensor<262144x2xf32>) -> tensor<262144x1xf32>
+  %2 = stablehlo.multiply %0, %1 : tensor<262144x1xf32>
+  %3 = stablehlo.reshape %2 : (tensor<262144x1xf32>) -> tensor<262144xf32>
+  return %3 : tensor<262144xf32>
+}
+"""
+    + "".join(
+        f"""
+func.func @{name}(%a: tensor<256x256xf32>, %x: tensor<256x256xf32>) -> tensor<256x256xf32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<8> : tensor<i32>
+  %r:3 = stablehlo.while(%i = %zero, %w = %a, %y = %x) : tensor<i32>, tensor<256x256xf32>, tensor<256x256xf32>
+  cond {{
+    %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }} do {{
+    %z = {product.format(operand)} : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+    %s = stablehlo.add %y, %z : tensor<256x256xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, {carried}, %s : tensor<i32>, tensor<256x256xf32>, tensor<256x256xf32>
+  }}
+  return %r#2 : tensor<256x256xf32>
+}}
+"""
+        for name, operand, carried, product in (
+            ("same_each_time", "%w", "%w", _DOT),
+            ("with_the_state", "%y", "%w", _DOT),
+            ("with_new_weights", "%w", "%z", _DOT),
+            ("same_in_callee", "%w", "%w", "func.call @square(%w)"),
+        )
+    ).replace("func.call @square(%w) : (tensor<256x256xf32>, ", "func.call @square(%w) : (")
+    + """
+func.func private @square(%w: tensor<256x256xf32>) -> tensor<256x256xf32> {
+  %z = stablehlo.dot_general %w, %w, contracting_dims = [1] x [0]
+    : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+  return %z : tensor<256x256xf32>
+}
+func.func @same_for_outer_loop(%x: tensor<48x48xf32>, %w: tensor<48x48xf32>, %n: index) -> tensor<48x48xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<48x48xf32>
+  %r = scf.for %i = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<48x48xf32>) {
+    %q = scf.for %k = %c0 to %n step %c1 iter_args(%g = %h) -> (tensor<48x48xf32>) {
+      %f = linalg.fill ins(%zero : f32) outs(%e : tensor<48x48xf32>) -> tensor<48x48xf32>
+      %m = linalg.matmul ins(%h, %w : tensor<48x48xf32>, tensor<48x48xf32>)
+        outs(%f : tensor<48x48xf32>) -> tensor<48x48xf32>
+      %s = linalg.elementwise <add> ins(%m, %g : tensor<48x48xf32>, tensor<48x48xf32>)
+        outs(%e : tensor<48x48xf32>) -> tensor<48x48xf32>
+      scf.yield %s : tensor<48x48xf32>
+    }
+    scf.yield %q : tensor<48x48xf32>
+  }
+  return %r : tensor<48x48xf32>
+}
+"""
 )
 
 PEAKS = Peaks(
@@ -251,12 +379,60 @@ def test_cause_is_named_and_its_twin_has_no_advice(bundle: Bundle, rule: AdviceR
     [
         ("every_sixteenth", 2 * MS, AdviceRule.STRIDED_READS),
         ("columns", MS, AdviceRule.STRIDED_READS),
+        ("every_sixteenth_index", 3 * MS, AdviceRule.STRIDED_READS),
+        ("large_table", 3 * MS, AdviceRule.STRIDED_READS),
+        ("interleaved", MS // 4, AdviceRule.STRIDED_READS),
+        ("first_columns", MS // 4, AdviceRule.STRIDED_READS),
         ("branches", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("remainder", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("remainder_of_tanh", 2 * MS, AdviceRule.NOT_VECTORIZED),
+        ("reversed", MS // 8, AdviceRule.NOT_VECTORIZED),
+        ("small_table", MS // 8, AdviceRule.NOT_VECTORIZED),
     ],
 )
 def test_other_forms_of_a_cause(bundle: Bundle, function: str, time_ns: int, rule: AdviceRule) -> None:
     (advice,) = found(bundle, function, time_ns).advice
     assert advice.rule is rule
+
+
+@pytest.mark.parametrize("function", ["wide", "straight", "embedding", "apart_by_rows", "both_halves"])
+def test_elementwise_work_in_vectors_has_no_advice(bundle: Bundle, function: str) -> None:
+    assert found(bundle, function, MS // 4).advice == ()
+
+
+def test_remedy_for_scalar_code_depends_on_its_cause(bundle: Bundle) -> None:
+    for function, part in (
+        ("branches", "Write its body without control flow"),
+        ("remainder", "calls a function for each element. Replace the function by arithmetic"),
+        ("small_table", "reads one element at a time. Replace computed indices"),
+    ):
+        assert part in found(bundle, function, 2 * MS).advice[0].text
+
+
+@pytest.mark.parametrize(
+    ("function", "gain"),
+    [
+        ("same_each_time", 7 / 8),
+        ("same_in_callee", 7 / 8),
+        ("same_for_outer_loop", 1 / 2),
+        ("with_the_state", 0),
+        ("with_new_weights", 0),
+    ],
+)
+def test_work_that_a_loop_does_not_change(bundle: Bundle, function: str, gain: float) -> None:
+    """Of an inner loop, nobody knows how often it begins. Half of the time is another op's in the same kernel."""
+    sites = [site for site in bundle.graph.sites if site.function == function]
+    result = found(bundle, function, *[2 * MS] * len(sites))
+    rows = tuple(replace(site, calls=8 * CALLS) if site.calls else site for site in result.sites)
+    advised = with_advice(BundleAttribution(bundle, replace(result, sites=rows))).attribution.advice
+    repeated = [advice for advice in advised if advice.rule is AdviceRule.REPEATED_WORK]
+    assert len(repeated) == (gain > 0)
+    for advice in repeated:
+        assert " computes the same " in advice.text
+        assert 0.6 * gain * MS <= advice.gain_ns <= gain * MS
+        assert advice.low_ns < advice.gain_ns < advice.high_ns < 2 * MS
+        product = next(op for op in bundle.graph.ops if op.id == advice.ops[0])
+        assert product.name in ("stablehlo.dot_general", "linalg.matmul")
 
 
 def test_largest_gain_comes_first_and_a_dispatch_has_one_cause(bundle: Bundle) -> None:
@@ -282,18 +458,33 @@ def test_without_measured_peaks_no_kernel_is_slow(bundle: Bundle) -> None:
     assert with_advice(BundleAttribution(bundle, replace(result, run=assumed))).attribution.advice == ()
 
 
-@pytest.mark.parametrize(("tiles", "is_named"), [(1, True), (3, True), (64, False)])
-def test_few_workgroups_leave_workers_idle(bundle: Bundle, tiles: int, is_named: bool) -> None:
-    """With many workgroups, other programs made the worker wait."""
-    result = found(bundle, "product", 4 * MS, workers=2)
+@pytest.mark.parametrize(
+    ("tiles", "workers", "percent", "is_named"),
+    [
+        (1, 2, 180, True),
+        (3, 2, 180, True),
+        (64, 2, 180, False),
+        (3, 2, 128, True),
+        (4, 2, 128, False),
+        (7, 2, 128, False),
+        (5, 4, 128, False),
+        (9, 8, 140, True),
+        (3, 2, 110, False),
+    ],
+)
+def test_few_workgroups_leave_workers_idle(
+    bundle: Bundle, tiles: int, workers: int, percent: int, is_named: bool
+) -> None:
+    """With many workgroups, other programs made the worker wait. Three take two rounds on two workers."""
+    result = found(bundle, "product", 4 * MS, workers=workers)
     sites = tuple(
-        replace(site, tiles=tiles * CALLS, imbalance_percent=180) if site.calls else site for site in result.sites
+        replace(site, tiles=tiles * CALLS, imbalance_percent=percent) if site.calls else site for site in result.sites
     )
     advised = with_advice(BundleAttribution(bundle, replace(result, sites=sites))).attribution.advice
     assert [advice.rule for advice in advised] == [AdviceRule.IMBALANCE] * is_named
     if is_named:
         assert advised[0].command.endswith("m.tracemap --by site")
-        assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for 2 workers" in advised[0].text
+        assert f"has {tiles} workgroup{'s' if tiles > 1 else ''} for {workers} workers" in advised[0].text
 
 
 def test_damaged_files_of_a_bundle_do_no_harm(bundle: Bundle, tmp_path: Path) -> None:

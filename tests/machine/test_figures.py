@@ -76,3 +76,30 @@ def test_only_what_frees_a_register_is_spilled() -> None:
     assert X86.spills(["mov rbp, rsp", store]) == 1
     saving = ["stp x29, x30, [sp, #-0x10]!", "str d8, [sp, #0x20]", "b.lt #0x40"]
     assert AARCH64.spills([*saving, "stp q1, q2, [sp, #0x40]", "str x19, [x29, #8]", "str x9, [x0]"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "others"),
+    [
+        (
+            X86,
+            ("vpextrq r8, xmm6, 1", "vinsertps xmm7, xmm7, dword ptr [rax + r8*4], 0x10", "vmovq r8, xmm6"),
+            (
+                "vinsertf128 ymm0, ymm0, xmm1, 1",
+                "vmovaps zmm1, zmm0",
+                "vmovdqa xmm1, xmm0",
+                "mov rax, rbx",
+                "call 0x20",
+            ),
+        ),
+        (
+            AARCH64,
+            ("mov x13, v4.d[1]", "mov v5.d[1], v6.d[0]", "fmov x13, d4", "ldr s5, [x8]", "ld1 {v0.s}[1], [x8]"),
+            ("mov x29, sp", "ldr q4, [x11], #0x10", "ld1 {v0.4s}, [x8]", "mov v1.16b, v0.16b", "bl #0x20"),
+        ),
+    ],
+)
+def test_single_elements_and_calls_in_a_loop(kind: object, elements: tuple[str, ...], others: tuple[str, ...]) -> None:
+    assert isinstance(kind, type(X86) | type(AARCH64))
+    figures = kind.loop_figures((*elements, *others), kind.stack(()))
+    assert (figures.instructions, figures.elements, figures.calls) == (len(elements + others), len(elements), 1)

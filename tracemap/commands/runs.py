@@ -470,8 +470,17 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
                 return repeated_ops(bundle.model())
         return {}
 
+    def invariant() -> Mapping[OpId, OpId]:
+        with suppress(TracemapError, ImportError):
+            from tracemap.map.build.model.model_facts import loop_invariant_ops
+
+            return loop_invariant_ops(bundle.model())
+        return {}
+
     files = tuple(runs) if all(is_file(str(run)) for run in runs) else ()
-    evidence = Evidence(bundle.graph, attribution, bundle.path, files, images, kernel_text, data_flow, repeated)
+    evidence = Evidence(
+        bundle.graph, attribution, bundle.path, files, images, kernel_text, data_flow, repeated, invariant
+    )
     return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
 
 

@@ -257,12 +257,17 @@ def figures_of(image: Image, function: CodeFunction) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class LoopFigures:
-    """Numbers of instructions in an innermost loop: all, arithmetic on vectors and on scalars, and stack accesses."""
+    """Numbers of instructions in an innermost loop.
+
+    All, arithmetic on vectors and on scalars, stack accesses, moves of single elements into and out of vectors, calls.
+    """
 
     instructions: int
     vector: int
     scalar: int
     stack: int
+    elements: int
+    calls: int
 
 
 def inner_loops(image: Image, function: CodeFunction) -> tuple[LoopFigures, ...]:
@@ -325,6 +330,7 @@ class _X86:
     _STORED = re.compile(r"(?:v?mov|kmov|v?p?extr)\S* (?:\w+ ptr )?\[(rsp|rbp)(?: [+-] (?:0x)?[0-9a-f]+)?\], [a-z]")
     _FRAME = re.compile(r"mov rbp, rsp$|lea rbp, \[rsp")
 
+    _ELEMENT = re.compile(r"v?(?:insertps|extractps|p(?:insr|extr)[bwdq]) |v?mov[dq] (?:r|e)\w+, xmm")
     _ARITHMETIC = re.compile(
         r"v?(?:fn?m(?:add|sub)|mul|add|sub|div|max|min|sqrt|pmul|pdp|pmadd|dp)\w*?(p[sdh]|s[sdh]|[bwdq]|dq) "
     )
@@ -338,7 +344,14 @@ class _X86:
         """The figures of a loop. Arithmetic on general registers does not count, since it may compute addresses."""
         kinds = [match[1] for match in map(self._ARITHMETIC.match, texts) if match]
         scalar = sum(kind in ("ss", "sd", "sh") for kind in kinds)
-        return LoopFigures(len(texts), len(kinds) - scalar, scalar, sum(bool(stack.search(text)) for text in texts))
+        return LoopFigures(
+            instructions=len(texts),
+            vector=len(kinds) - scalar,
+            scalar=scalar,
+            stack=sum(bool(stack.search(text)) for text in texts),
+            elements=sum(bool(self._ELEMENT.match(text)) for text in texts),
+            calls=sum(text.startswith("call") for text in texts),
+        )
 
     def vector_bits(self, texts: Sequence[str]) -> Integer:
         """Width of the widest registers, without scalar instructions and zeroing."""
@@ -362,6 +375,10 @@ class _AArch64:
     _SAVED = re.compile(r"st\S* (?:x(?:19|2\d|30)|d(?:8|9|1[0-5])),")
     """Callee-saved registers."""
 
+    _ELEMENT = re.compile(
+        r"ins |[us]mov |mov (?:v\d+\.[bhsd]\[|\w+, v\d+\.[bhsd]\[)|fmov [wx]\d+, [hsd]\d|ldr [bhs]\d"
+        r"|(?:ld|st)1 \{ ?v\d+\.[bhsd] ?\}\["
+    )
     _ARITHMETIC = re.compile(r"f(?:n?m(?:add|sub)|ml[as]|mul|add|sub|div|max|min|sqrt)\w* ([a-z])")
 
     def stack(self, _: Sequence[str]) -> re.Pattern[str]:
@@ -372,8 +389,14 @@ class _AArch64:
         """The figures of a loop, of arithmetic on floating-point numbers."""
         registers = [match[1] for match in map(self._ARITHMETIC.match, texts) if match]
         vector = sum(letter in "vz" for letter in registers)
-        accesses = sum(bool(stack.search(text)) for text in texts)
-        return LoopFigures(len(texts), vector, len(registers) - vector, accesses)
+        return LoopFigures(
+            instructions=len(texts),
+            vector=vector,
+            scalar=len(registers) - vector,
+            stack=sum(bool(stack.search(text)) for text in texts),
+            elements=sum(bool(self._ELEMENT.match(text)) for text in texts),
+            calls=sum(text.startswith(("bl ", "blr ")) for text in texts),
+        )
 
     def vector_bits(self, texts: Sequence[str]) -> Integer:
         """Width of the widest registers; unknown with SVE, whose width the processor decides."""

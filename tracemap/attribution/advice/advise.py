@@ -161,7 +161,13 @@ def _spilling_words(program: Program, findings: Sequence[Finding]) -> _Words:
 
 def _scalar_words(program: Program, findings: Sequence[Finding]) -> _Words:
     text = f"{_time(program, findings)} of the time is scalar code: {findings[0].detail}{_more(findings)}"
-    return f"{text}. Write its body without control flow", _show(program, findings[0], "--assembly")
+    kernel = findings[0].dispatch.kernel if findings[0].dispatch else None
+    advice = "Write its body without control flow"
+    if kernel and any(loop.calls for loop in kernel.loops):
+        advice = "Replace the function by arithmetic, which has vector code"
+    elif kernel and kernel.gathers:
+        advice = "Replace computed indices by slices, or a table by arithmetic"
+    return f"{text}. {advice}", _show(program, findings[0], "--assembly")
 
 
 def _strided_words(program: Program, findings: Sequence[Finding]) -> _Words:

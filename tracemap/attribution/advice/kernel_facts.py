@@ -32,6 +32,7 @@ class Evidence:
         kernel_text: reads the IR of a kernel; "" if it is not kept.
         data_flow: reads the pairs of an op and a user of its results.
         repeated: finds the ops that compute what an earlier op computes, with that op.
+        invariant: finds the ops in loops that compute the same each time, with the outermost such loop.
     """
 
     graph: TraceGraph
@@ -42,6 +43,7 @@ class Evidence:
     kernel_text: Callable[[Kernel], str] = lambda _: ""
     data_flow: Callable[[], Sequence[tuple[OpId, OpId]]] = tuple
     repeated: Callable[[], Mapping[OpId, OpId]] = dict
+    invariant: Callable[[], Mapping[OpId, OpId]] = dict
 
 
 # ---- kernels
@@ -54,7 +56,19 @@ _MAP: Final = re.compile(r"affine_map<\(([^)]*)\)(?:\[[^\]]*\])? -> \(([^>]*)\)>
 _ITERATOR: Final = re.compile(r'"(parallel|reduction)"')
 _ARRAY: Final = re.compile(r"(?:tensor|memref)<((?:\d+x)*)[a-z]+(\d+)")
 _EXTRACT: Final = re.compile(r"tensor\.extract %\w+\[(.*)\]")
+_INDEX_OPERATION: Final = re.compile(
+    r"(%\w+) = (linalg\.index|arith\.(?:addi|subi|muli|index_cast\w*|ext[su]i|trunci)) ([\w%, ]+?)(?: overflow<.*>)? :"
+)
+_INTEGER: Final = re.compile(r"(%\w+) = arith\.constant (-?\d+) : ")
+_CACHED: Final = 32 << 10
+"""Most bytes of an array whose elements are read in any order at the speed of neighbours."""
 _STRIDES: Final = re.compile(r"(?:memref\.subview|tensor\.extract_slice) %\w+ ?(?:\[[^\]]*\] ?){2}\[([^\]]*)\]")
+_PART: Final = re.compile(
+    r"(%\w+) = (?:memref\.subview|tensor\.extract_slice) (%\w+) ?\[[^\]]*\] ?\[([\d, ]+)\] ?\[([\d, ]+)\]"
+    r" : (?:tensor|memref)<((?:\d+x)+)[a-z]+(\d+)"
+)
+_LINE: Final = 64
+"""Bytes that memory transfers at once."""
 _PRODUCTS: Final = ("matmul", "matvec", "vecmat", "dot", "conv_", "mmt4d", "contract", "attention", "vecdot")
 """Parts of the names of `linalg` operations that multiply and add."""
 _MOVES: Final = frozenset(
@@ -107,7 +121,20 @@ class _Generic:
             is_transposed = last != output[-1] and output[-1] in results and last not in reductions
             if rank and (is_multiple or is_transposed):
                 return True
-        return self._gathers_elements
+        return False
+
+    def extracts(self, constants: Mapping[str, int]) -> Iterator[tuple[tuple[int | None, ...], int]]:
+        """The single elements that it reads: what a step of the innermost loop adds to each index, size of the array.
+
+        An index that is read from an array may be anything: None.
+        """
+        innermost = len(self.iterators) - 1
+        steps: dict[str, int | None] = dict.fromkeys(constants, 0)
+        for line in self.body:
+            if match := _EXTRACT.search(line):
+                yield tuple(steps.get(operand) for operand in match[1].split(", ")), _size_of(line)
+            elif match := _INDEX_OPERATION.match(line):
+                steps[match[1]] = _step(match[2], match[3].split(", "), steps, constants, innermost)
 
     @property
     def adds_columns(self) -> bool:
@@ -116,12 +143,30 @@ class _Generic:
         inputs = [results for results in self.maps[: self.inputs] if results]
         return any(results[-1] not in reductions and not reductions.isdisjoint(results) for results in inputs)
 
-    @property
-    def _gathers_elements(self) -> bool:
-        """Whether it reads single elements at computed indices."""
-        indices = {match[1] for line in self.body if (match := re.match(r"(%\w+) = linalg\.index", line))}
-        extracts = (match[1].split(", ") for line in self.body if (match := _EXTRACT.search(line)))
-        return any(operands[-1] not in indices for operands in extracts)
+
+def _step(
+    name: str, operands: Sequence[str], steps: Mapping[str, int | None], constants: Mapping[str, int], innermost: int
+) -> int | None:
+    """The number that a step of the innermost loop adds to an index; None if it is no constant."""
+    if name == "linalg.index":
+        return int(operands[0] == str(innermost))
+    values = [steps.get(operand) for operand in operands]
+    first, second = values[0], values[-1]
+    if first is None or second is None:
+        return None
+    if name == "arith.muli":
+        factors = [constants[operand] for operand in operands if operand in constants]
+        return (first + second) * factors[0] if factors else None
+    if len(operands) == 1:
+        return first
+    return {"arith.addi": first + second, "arith.subi": first - second}.get(name)
+
+
+def _size_of(line: str) -> int:
+    """The size in bytes of the last array that a line names; 0 if it is not static."""
+    arrays = _ARRAY.findall(line)
+    extents, bits = arrays[-1] if arrays else ("0x", "8")
+    return math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8
 
 
 def _body(lines: Iterator[str]) -> list[str]:
@@ -133,6 +178,16 @@ def _body(lines: Iterator[str]) -> list[str]:
             break
         body.append(line)
     return body
+
+
+def _run(sizes: Sequence[int], strides: Sequence[int], extents: Sequence[int]) -> tuple[int, int]:
+    """The number of neighbours in a part of an array, and the distance from one such run to the next, in elements."""
+    run, step = 1, 1
+    for size, stride, extent in zip(reversed(sizes), reversed(strides), reversed(extents), strict=True):
+        if size > 1 and step * stride != run:
+            return run, step * stride
+        run, step = run * size, step * extent
+    return run, run
 
 
 @dataclass(frozen=True)
@@ -236,7 +291,20 @@ class KernelFacts:
         for line in self._lines:
             if (match := _STRIDES.search(line)) and match[1].split(", ")[-1] not in ("", "1"):
                 return True
-        return any(generic.strided_input for generic in self.generics)
+        return any(generic.strided_input for generic in self.generics) or any(
+            (any(outer) if last == 0 else last is not None and abs(last) > 1) or (last is None and size > _CACHED)
+            for (*outer, last), size in self._extracts
+        )
+
+    @cached_property
+    def looks_up_rows(self) -> bool:
+        """Whether it reads rows at indices from an array, such as an embedding."""
+        return any(last == 1 and None in outer for (*outer, last), _ in self._extracts)
+
+    @cached_property
+    def _extracts(self) -> tuple[tuple[tuple[int | None, ...], int], ...]:
+        constants = {match[1]: int(match[2]) for line in self._lines if (match := _INTEGER.search(line))}
+        return tuple(extract for generic in self.generics for extract in generic.extracts(constants))
 
     @cached_property
     def operand_bytes(self) -> tuple[int, ...]:
@@ -244,10 +312,25 @@ class KernelFacts:
         accesses = [line for line in self._lines if "load_from_buffer" in line or "store_to_buffer" in line]
         # Copies have no tensors.
         accesses = accesses or [line for line in self._lines if "interface.binding.subspan" in line]
-        arrays = [found[-1] for line in accesses if (found := _ARRAY.findall(line))]
-        return tuple(
-            math.prod(map(int, filter(None, extents.split("x")))) * max(8, int(bits)) // 8 for extents, bits in arrays
-        )
+        return tuple(_size_of(line) for line in accesses if _ARRAY.search(line))
+
+    @cached_property
+    def wasted_bytes(self) -> int:
+        """Memory traffic of a call for elements between those that it reads, in parts of arrays."""
+        read, used = dict[str, int](), dict[str, int]()
+        text = "\n".join(self._lines)
+        for line in self._lines:
+            match = _PART.match(line)
+            if match is None or ("subview" in line and f"load_from_buffer {match[1]} " not in text):
+                continue
+            sizes, strides = (list(map(int, match[group].split(", "))) for group in (3, 4))
+            run, apart = _run(sizes, strides, list(map(int, match[5].split("x")[:-1])))
+            element = max(8, int(match[6])) // 8
+            count, source = math.prod(sizes), match[2]
+            fetched = count // run * max(min(_LINE, apart * element), run * element)
+            read[source] = max(read.get(source, 0), fetched)
+            used[source] = used.get(source, 0) + count * element
+        return sum(max(0, read[source] - used[source]) for source in read)
 
     @cached_property
     def loops(self) -> tuple[LoopFigures, ...]:
@@ -257,3 +340,14 @@ class KernelFacts:
             return inner_loops(*images[0]) if images else ()
         except ModuleInvalid:
             return ()
+
+    @cached_property
+    def element_part(self) -> float:
+        """The part of instructions in its loops that move single elements into and out of vectors.
+
+        0 if it reads neighbours of a row, or if it strides.
+        """
+        if self.is_strided or self.looks_up_rows:
+            return 0.0
+        total = sum(loop.instructions for loop in self.loops)
+        return sum(loop.elements for loop in self.loops) / total if total else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -28,6 +29,7 @@ from tracemap.runs.model import DeviceTime
 def kernel_findings(program: Program) -> Iterator[Finding]:
     """The causes of the time in kernels."""
     yield from _repeated(program)
+    yield from _invariant(program)
     yield from _unfused(program)
     yield from _copies(program)
     for dispatch in program.hot:
@@ -63,6 +65,35 @@ def _repeated(program: Program) -> Iterator[Finding]:
         detail = f"{place} runs again" if place == earlier else f"{place} computes what {earlier} has computed"
         # Its inputs need not be kept apart either, and what uses them may be fused.
         yield Finding(rule, 0.95 * wall_ns, 0.6 * wall_ns, 1.6 * wall_ns, tuple(ops), dispatch, detail)
+
+
+def _invariant(program: Program) -> Iterator[Finding]:
+    """Dispatches in a loop that compute the same in each iteration."""
+    candidates = [
+        dispatch
+        for dispatch in program.hot
+        if dispatch.calls > _ONCE and dispatch.site.root and dispatch.kernel.computes
+    ]
+    loops = program.evidence.invariant() if candidates else {}
+    inner = {
+        loop
+        for schedule in program.graph.schedules
+        for submission in schedule.submissions
+        for loop in submission.control[1:]
+    }
+    for dispatch in candidates:
+        ops = [op for op in dispatch.ops if op in loops]
+        root = dispatch.site.root
+        if root is None or root.op not in ops:
+            continue
+        loop = loops[root.op]
+        # How often an inner loop begins is not known.
+        left = 0.5 if loop in inner else 1 / dispatch.calls
+        wall_ns = (1 - left) * _part_of(dispatch, ops) * dispatch.wall_ns
+        times = f"{round(dispatch.calls)} times" if loop not in inner else "each time"
+        detail = f"{program.place(root.op)} computes the same {times} in the loop at {program.place(loop)}"
+        bounds = 0.6 * wall_ns, min(1.3 * wall_ns, (1 - left / 2) * dispatch.wall_ns)
+        yield Finding(AdviceRule.REPEATED_WORK, 0.9 * wall_ns, *bounds, tuple(ops), dispatch, detail)
 
 
 def _part_of(dispatch: Dispatch, ops: Sequence[OpId]) -> float:
@@ -152,6 +183,10 @@ def _moved(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
 
 _IMBALANCED: Final = 135
 """Least imbalance in percent; 100: all workers always worked."""
+_UNEVEN: Final = 20
+"""Least imbalance above 100 percent by the number of workgroups alone that makes their number a cause."""
+_AS_COUNTED: Final = 0.75
+"""Least part of that imbalance in the run, as workgroups may differ in their work."""
 _EVEN: Final = 4
 """Workgroups per worker from which on their number is no cause of imbalance."""
 BALANCED: Final = 0.85
@@ -163,13 +198,18 @@ _LAUNCH_NS: Final = 15_000
 def _idle(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
     """Dispatches in which workers are idle, because it has too few workgroups or uneven ones."""
     imbalance, tiles = dispatch.result.imbalance_percent, dispatch.result.tiles
-    if isinstance(imbalance, Unknown) or isinstance(tiles, Unknown) or imbalance < _IMBALANCED:
+    if isinstance(imbalance, Unknown) or isinstance(tiles, Unknown):
         return
     if dispatch.wall_ns / dispatch.calls < 2 * _LAUNCH_NS:
         return
     per_call = tiles / program.iterations / dispatch.calls
     if per_call > _EVEN * program.workers:
         return  # other programs made a worker wait
+    # Three workgroups on two workers take two rounds, with a worker idle in the last one.
+    rounds = math.ceil(round(per_call) / program.workers)
+    extra = 100 * rounds * program.workers / max(1.0, per_call) - 100
+    if imbalance < (min(_IMBALANCED, 100 + _AS_COUNTED * extra) if extra > _UNEVEN else _IMBALANCED):
+        return
     gain_ns = dispatch.wall_ns * (1 - 100 / imbalance)
     groups = plural(round(per_call), "workgroup")
     detail = f"{program.place(dispatch.ops[0]) if dispatch.ops else dispatch.site.kernel} has {groups}"
@@ -182,6 +222,10 @@ _SLOW: Final = 2.5
 """Least multiple of the roofline time for advice on a kernel's code."""
 _SCALAR: Final = 6.0
 """Expected gain of vector code."""
+_ELEMENT_PART: Final = 0.25
+"""Least part of instructions on single elements in a loop that reads them one by one."""
+_WASTED: Final = 0.4
+"""Least memory traffic for elements that are not used, over the traffic that is needed."""
 _STACK_PART: Final = 0.12
 """Least part of stack accesses in a loop that spills."""
 _MOST_ROWS: Final = 8
@@ -202,6 +246,7 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
     is_worth = ratio > _SPILL_RATIO and wall_ns > LEAST_SHARE * program.elapsed_ns
     loops = kernel.loops if is_worth else ()
     vector = [loop for loop in loops if loop.vector]
+    rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
 
     def finding(rule: AdviceRule, after: tuple[float, float, float], detail: str, traffic: float = 0.0) -> Finding:
         """`after`: least, expected and most CPU time after the change."""
@@ -209,7 +254,10 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         return Finding(rule, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
     spilling = max((loop.stack / loop.instructions for loop in vector), default=0.0)
-    if spilling > _STACK_PART:
+    if ratio > _SLOW and any(loop.calls for loop in loops) and kernel.generics and not kernel.is_product:
+        after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
+        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} calls a function for each element")
+    elif spilling > _STACK_PART:
         expected_ns = (max(1.2 * roofline_ns, cpu_ns * (1 - 2 * spilling)) + cpu_ns * (1 - spilling)) / 2
         after = 0.7 * roofline_ns, min(expected_ns, cpu_ns), cpu_ns * (1 - 0.3 * spilling)
         detail = f"{place}: {round(100 * spilling)} % of the instructions in its loop access the stack"
@@ -219,17 +267,27 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} computes one element at a time")
     elif ratio > _SLOW and kernel.is_strided:
         after = 0.6 * roofline_ns, 1.4 * roofline_ns, min(_SLOW * roofline_ns, 0.8 * cpu_ns)
-        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
+    elif loops and kernel.is_elementwise and kernel.element_part > _ELEMENT_PART:
+        after = (
+            min(0.6 * roofline_ns, cpu_ns / _SCALAR),
+            min(0.9 * cpu_ns, math.sqrt(1.3 * roofline_ns * cpu_ns)),
+            0.95 * cpu_ns,
+        )
+        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
+    elif is_worth and not kernel.is_product and (wasted := kernel.wasted_bytes) > _WASTED * dispatch.bytes > 0:
+        part = dispatch.bytes / (dispatch.bytes + wasted)
+        after = min(0.6 * roofline_ns, part / 2 * cpu_ns), (part + 0.1) * cpu_ns, 0.9 * cpu_ns
+        detail = f"{place} reads parts of cache lines, and {format_bytes(wasted)} between them"
+        yield finding(AdviceRule.STRIDED_READS, after, detail, wasted * dispatch.calls)
     elif ratio > _SLOW and kernel.adds_columns:
         after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
-        rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} adds up columns, at {rate:.1f} GB/s"
         yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif weights := _cold_weights(dispatch, is_compute_bound=is_compute_bound):
-        rate = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
-        detail = f"{place} reads {format_bytes(weights)} of weights at {rate:.1f} GB/s"
+        of_weights = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
+        detail = f"{place} reads {format_bytes(weights)} of weights at {of_weights:.1f} GB/s"
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Final
 
 from tracemap.core.locations import is_informative
@@ -11,7 +13,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.parsing import reachable
-from tracemap.ir.source_model import SourceModel, SourceOperation
+from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
 from tracemap.map.build.model.dataflow import Dataflow
 from tracemap.map.build.model.idioms import RotationFinder, SoftmaxFinder
@@ -192,3 +194,75 @@ def repeated_ops(model: bytes) -> dict[OpId, OpId]:
     facts = ModelFacts(create_records(parser, parse_model(parser, model)))
     repeated = find_duplicates(facts.model, facts.calls, through_barriers=True)
     return {OpId.of(index): OpId.of(first) for index, first in repeated.items()}
+
+
+# ---- loop invariants
+#
+# Ops in loops that compute the same in each iteration. The compiler moves few of them out of loops that become control
+# flow on the host.
+
+_CARRIED: Final[Mapping[str, tuple[int, int]]] = {
+    "scf.for": (3, 1),
+    "stablehlo.while": (0, 0),
+    "tosa.while_loop": (0, 0),
+}
+"""Loops whose regions pass on carried values in order: their number of other operands, and of other arguments."""
+_LOOPS: Final = frozenset({*_CARRIED, "affine.for", "onnx.Loop", "onnx.Scan", "scf.while", "torch.prim.Loop"})
+_NOT_PURE: Final = re.compile(
+    r"bernoulli|custom_call|dropout|feed|load|operator|rand|recv|rng|send|store|uniform", re.IGNORECASE
+)
+"""Parts of the names of ops whose result may be another one each time."""
+
+
+def loop_invariant_ops(model: bytes) -> dict[OpId, OpId]:
+    """The ops of a model (text or bytecode) that compute the same in all iterations, with the outermost such loop.
+
+    Raises:
+        ModelInvalid: it does not parse.
+    """
+    parser = MlirParser()
+    facts = ModelFacts(create_records(parser, parse_model(parser, model)))
+    ends = {
+        operation.parent: operation for operation in facts.ops if operation.name.endswith((".yield", ".return"))
+    }  # a loop's last region is its body
+    around: dict[int, tuple[int, ...]] = {}
+    varies: dict[int, frozenset[int]] = {}
+
+    def only_call(operation: SourceOperation) -> SourceOperation | None:
+        """The call of a function that is called in one place."""
+        is_private = operation.name in FUNCTIONS and operation.symbol in facts.model.private
+        calls = facts.calls.of(operation.symbol) if is_private else ()
+        return calls[0] if len(calls) == 1 else None
+
+    def varying(value: Definition) -> frozenset[int]:
+        """The loops in which a value is not always the same."""
+        maker = facts.operations[value.maker]
+        if value.argument and around.get(maker.index) and (call := only_call(maker)):
+            return varying(call.operands[value.number])
+        if not value.argument or maker.name not in _LOOPS:
+            return varies.get(maker.owner, frozenset())
+        operands, arguments = _CARRIED.get(maker.name, (0, -1))
+        carried, end = value.number - arguments, ends.get(maker.index)
+        if arguments < 0 or carried < 0 or end is None or carried >= len(end.operands):
+            return frozenset({maker.index})
+        is_passed_on = end.operands[carried] == value and carried + operands < len(maker.operands)
+        return varying(maker.operands[carried + operands]) if is_passed_on else frozenset({maker.index})
+
+    invariant: dict[OpId, OpId] = {}
+    for operation in facts.ops:
+        call = only_call(operation)
+        chain = around.get(call.index if call else operation.parent, ())
+        around[operation.index] = (*chain, operation.index) if operation.name in _LOOPS else chain
+        if not chain or operation.name in FUNCTIONS:
+            continue
+        if operation.name in CONTROL_FLOW or is_call(operation) or _NOT_PURE.search(operation.name):
+            varies[operation.index] = frozenset(chain)
+            continue
+        parts = facts.parts_of.get(operation.index, ())
+        values = (value for part in (operation, *parts) for value in part.operands)
+        outside = (value for value in values if facts.operations[value.maker].owner != operation.index)
+        varies[operation.index] = frozenset().union(*map(varying, outside))
+        same = takewhile(lambda loop: loop not in varies[operation.index], reversed(chain))
+        if loops := tuple(same):
+            invariant[OpId.of(operation.index)] = OpId.of(loops[-1])
+    return invariant
