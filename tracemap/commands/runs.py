@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -392,7 +392,6 @@ def open_and_join_runs(
 ) -> Iterator[tuple[BundleAttribution, Sequence[Run]]]:
     """Like `join_runs`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
-    from tracemap.machine.images import read_images
     from tracemap.map.bundle import load
 
     progress("opening the runs")
@@ -400,7 +399,7 @@ def open_and_join_runs(
     with opened_runs(runs, window, dispatch) as opened_files:
         bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
         progress("joining events to dispatch sites")
-        images = cache(partial(read_images, bundle.module_path))
+        images = partial(_images_of, bundle)
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
             request = attribution_request(bundle, resolved, options, images, details)
             yield BundleAttribution(bundle, attribute(request)), resolved
@@ -434,6 +433,27 @@ def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
     return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
 
 
+def _images_of(bundle: Bundle) -> Sequence[Image]:
+    """The machine code of a bundle's module.
+
+    Raises:
+        ModuleInvalid: it cannot be read.
+    """
+    try:
+        changed_ns = bundle.module_path.stat().st_mtime_ns
+    except OSError:
+        changed_ns = 0
+    return _read_images(bundle.module_path, changed_ns)
+
+
+@lru_cache(maxsize=1)
+def _read_images(module: Path, _changed_ns: int) -> Sequence[Image]:
+    """The machine code of the last module, since attribution and advice both read it."""
+    from tracemap.machine.images import read_images
+
+    return read_images(module)
+
+
 def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> BundleAttribution:
     """The same attribution with advice, whose commands name the runs if these are files.
 
@@ -441,7 +461,6 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
     """
     from tracemap.attribution.advice.advise import advise
     from tracemap.attribution.advice.kernel_facts import Evidence
-    from tracemap.machine.images import read_images
 
     bundle, attribution = attributed.bundle, attributed.attribution
 
@@ -453,7 +472,7 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
     @cache
     def images() -> Sequence[Image]:
         with suppress(TracemapError):
-            return read_images(bundle.module_path)
+            return _images_of(bundle)
         return ()
 
     def data_flow() -> Sequence[Edge]:

@@ -19,7 +19,7 @@ from tracemap.attribution.model import (
     Advice,
     AdviceRule,
 )
-from tracemap.attribution.what_if import REMOVED, Change, what_if
+from tracemap.attribution.what_if import REMOVED, Change
 from tracemap.core.diagnostics import PAUSED, has_slug
 from tracemap.core.units import format_bytes, plural
 
@@ -70,7 +70,7 @@ def _as_passed_on(program: Program, finding: Finding) -> Finding:
     if dispatch is None or program.attribution.timed is None:
         return finding
     parts = {dispatch.site.id: frozenset(member.op for member in dispatch.site.members)}
-    saved_ns = what_if(program.graph, program.attribution, Change(parts, REMOVED)).saved_ns
+    saved_ns = program.model.gain(Change(parts, REMOVED)).saved_ns
     part = min(1.0, saved_ns / dispatch.wall_ns)
     gains = {name: part * getattr(finding, name) for name in ("gain_ns", "low_ns", "high_ns")}
     return replace(finding, **gains)

@@ -17,7 +17,7 @@ from tracemap.attribution.model import (
     OverheadPlace,
     SiteResult,
 )
-from tracemap.attribution.what_if import program_ns
+from tracemap.attribution.what_if import ProgramModel, program_ns
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import Unknown, format_share
 from tracemap.map.model import OpId, Site, TraceGraph
@@ -98,6 +98,11 @@ class Program:
     def attribution(self) -> Attribution:
         """The costs."""
         return self.evidence.attribution
+
+    @cached_property
+    def model(self) -> ProgramModel:
+        """The model of an invocation."""
+        return ProgramModel(self.graph, self.attribution)
 
     @cached_property
     def iterations(self) -> int:
