@@ -449,6 +449,7 @@ def test_a_product_of_half_the_terms_gains_what_was_predicted(tmp_path: Path, op
     assert abs(predicted - truth) < 0.15
 
 
+@pytest.mark.long
 def test_sums_of_gains_are_at_most_the_time_of_kernels(recorded: Any, built: Built, tmp_path: Path) -> None:  # noqa: ANN401 - a fixture
     run = recorded("jax_mlp")
     found = json_cli("what-if", run, "--map", built("jax_mlp"), "--format", "json", "--faster", "removed", cwd=tmp_path)

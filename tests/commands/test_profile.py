@@ -80,6 +80,7 @@ def test_targets_that_cannot_be_profiled_are_named(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
+@pytest.mark.long
 def test_profile_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {

@@ -213,6 +213,7 @@ def test_rows_have_the_ratios_of_findings(built: Built, tmp_path: Path) -> None:
     assert ratios == {op.before: [*structs.astuple(op.ratio)] for op in made.ops if op.ratio}
 
 
+@pytest.mark.long
 def test_pages_of_real_runs_have_the_code_of_both_kernels(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     runs = recorded("jax_mlp"), recorded("jax_mlp_train")
     asked = DiffOptions(map_a=built("jax_mlp"), map_b=built("jax_mlp_train"), html=tmp_path / "page.html")

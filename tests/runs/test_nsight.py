@@ -53,6 +53,7 @@ def test_each_launch_is_of_the_site_of_its_place(name: str, on_gpu: OnGpu) -> No
     assert "split-evenly" not in slugs(result)
 
 
+@pytest.mark.long
 def test_equal_layers_cost_the_same(on_gpu: OnGpu) -> None:
     """Four layers of one model: what each op of theirs takes in its median call."""
     bundle = on_gpu("jax_gpt2_4l")
