@@ -142,7 +142,7 @@ def attributed(
         cells = [[row.get(name) for name in names] for row in rows]
         connection.executemany(f"INSERT INTO events VALUES ({', '.join('?' * len(names))})", cells)
         write_run(header, connection.table("events"), folder / "run.parquet", force=False)
-    return attribute(Request(map_ or program(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL))
+    return attribute(Request(map_ or program(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL, timed=True))
 
 
 @pytest.mark.parametrize("seed", range(6))

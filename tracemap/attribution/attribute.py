@@ -144,7 +144,7 @@ class Request:
         keep_outliers: attribute outlier time to ops as well.
         memory_mb: memory limit for rows; 0: the memory that the machine can spare.
         series: also keep the costs of ops in each invocation.
-        timed: also keep when work ran, for `what_if`.
+        timed: also read when work ran, for `overhead` and `what_if`.
         peaks: replaces the peaks of the runs for the rule `model`, so that compared runs are split in the same way.
         kept: reads the estimates that the bundle keeps.
         keep: stores estimates in the bundle.

@@ -324,7 +324,7 @@ class Advice(Record, frozen=True):
 
 
 class OverheadPlace(enum.StrEnum):
-    """Where the program was while no kernel ran. `OVERHEAD_TEXTS` has the texts for people."""
+    """Where the program was while no kernel ran (docs/attribution.md, "Time between kernels")."""
 
     LOOP = "loop"
     CONDITIONAL = "conditional"
@@ -335,19 +335,6 @@ class OverheadPlace(enum.StrEnum):
     OUTLIERS = "outliers"
     PROFILER = "profiler"
     UNEXPLAINED = "unexplained"
-
-
-OVERHEAD_TEXTS: Mapping[OverheadPlace, str] = {
-    OverheadPlace.LOOP: "loop: between two submissions of a loop, or into or out of it",
-    OverheadPlace.CONDITIONAL: "conditional: into or out of a branch",
-    OverheadPlace.SUBMISSION: "submission: between two submissions without a loop or a branch",
-    OverheadPlace.DISPATCH: "dispatch: between two dispatches of one submission",
-    OverheadPlace.TRANSFER: "copies and fills: timed, or in a submission between its dispatches",
-    OverheadPlace.CALL: "call boundary: before the first and after the last kernel of an invocation",
-    OverheadPlace.OUTLIERS: "outliers: time of gaps above their outlier threshold (preemption, noise)",
-    OverheadPlace.PROFILER: "profiler: it wrote its data, and slowed down the program (from calls without it)",
-    OverheadPlace.UNEXPLAINED: "unexplained: the run does not say what happened",
-}
 
 
 class Overhead(Record, frozen=True):

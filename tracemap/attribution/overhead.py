@@ -8,7 +8,7 @@ their distribution, so that the result adds up to the elapsed time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 from tracemap.attribution.join.schedule_nfa import meanings_of
 from tracemap.attribution.join.targets import Target, called_schedule
 from tracemap.attribution.model import Overhead, OverheadPlace
-from tracemap.attribution.scan.gaps import EDGE, Gap, Gaps
+from tracemap.attribution.scan.gaps import EDGE, Gaps
 from tracemap.attribution.scan.scan import Scan
 from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.map.model import Command, OpId, Schedule, Submission, TraceGraph, sort_ops
@@ -30,7 +30,12 @@ _CALL: Final[_Key] = (OverheadPlace.CALL, ())
 
 
 def find_overhead(graph: TraceGraph, headers: Sequence[RunHeader], scan_result: Scan) -> tuple[Overhead, ...]:
-    """The overhead of runs, largest first; without the parts of their elapsed time, the gaps between kernels only."""
+    """The overhead of runs, largest first; without the parts of their elapsed time, the gaps between kernels only.
+
+    Empty if the scan did not read when work ran.
+    """
+    if not scan_result.gaps:
+        return ()
     ledger = _Ledger()
     for header, gaps in zip(headers, scan_result.gaps, strict=True):
         run_ledger = _run_ledger(graph, header, scan_result.targets, gaps)
@@ -169,7 +174,8 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
         ledger.add((OverheadPlace.TRANSFER, tail), _LAUNCH, tail_ns)
         ledger.add((OverheadPlace.TRANSFER, head), _LAUNCH, head_ns)
         ledger.counts[key] += round(gap.count * sampling)
-        for part, amount in _amounts(gap, tail_ns + head_ns):
+        ledger.add(key, _LAUNCH, -(tail_ns + head_ns))
+        for part, amount in zip(_PARTS_OF_GAPS, gap.parts_ns, strict=True):
             ledger.add(key, part, amount)
         for part, amount in zip(_PARTS_OF_GAPS, gap.outliers_ns, strict=True):
             ledger.add((OverheadPlace.OUTLIERS, ()), part, amount)
@@ -177,12 +183,7 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
 
 
 _PARTS_OF_GAPS: Final = (_ALLOCATION, _LAUNCH, _QUEUE, _HOST)
-
-
-def _amounts(gap: Gap, moves_ns: int) -> Iterator[tuple[int, int]]:
-    """The parts of a gap without its copies and fills, by index."""
-    amounts = (gap.allocation_ns, gap.launch_ns - moves_ns, gap.queue_ns, gap.host_ns)
-    return zip(_PARTS_OF_GAPS, amounts, strict=True)
+"""The parts of a `Gap`, in order."""
 
 
 def _place(targets: Sequence[Target], number: int) -> str:

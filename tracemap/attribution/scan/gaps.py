@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, TRANSFER
 from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
+from tracemap.attribution.scan.sums import OutlierScope
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,19 +28,16 @@ EDGE: Final = -9
 class Gap:
     """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
 
-    `same_submission`: both are of one submission. `tail_ns` and `head_ns`: the parts of `launch_ns` after the last
-    dispatch of a submission, and before the first one of the next. `outliers_ns`: time of gaps above their outlier
-    threshold, by the four parts; these are without it.
+    `same_submission`: both are of one submission. `parts_ns`: allocation, launch, queue and host. `tail_ns` and
+    `head_ns`: the parts of launch after the last dispatch of a submission, and before the first one of the next.
+    `outliers_ns`: time of gaps above their outlier threshold, by the four parts; these are without it.
     """
 
     before: int
     after: int
     same_submission: bool
     count: int
-    allocation_ns: int
-    launch_ns: int
-    queue_ns: int
-    host_ns: int
+    parts_ns: tuple[int, ...]
     tail_ns: int
     head_ns: int
     outliers_ns: tuple[int, ...]
@@ -57,15 +55,7 @@ class Gaps:
     invocations: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outliers:
-    """Whether the time of gaps above their outlier threshold is separate, and whether the runs are noisy."""
-
-    enabled: bool
-    noisy: bool
-
-
-def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: Outliers) -> Gaps:
+def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: OutlierScope) -> Gaps:
     """The gaps of a run.
 
     Args:
@@ -139,7 +129,7 @@ def _gaps(
     rows: Mapping[str, Column],
     active: Mapping[str, Column],
     pairs: Mapping[str, Column],
-    outliers: Outliers,
+    outliers: OutlierScope,
 ) -> list[Gap]:
     import numpy as np
 
@@ -177,13 +167,12 @@ def _gaps(
         places, same = divmod(key, 2)
         first, second = divmod(places, width)
         count, *own, tail_ns, head_ns = sums[:7]
-        parts_ns = dict(zip(("allocation_ns", "launch_ns", "queue_ns", "host_ns"), own, strict=True))
-        ends_ns = {"tail_ns": tail_ns, "head_ns": head_ns, "outliers_ns": tuple(sums[7:])}
-        gaps.append(Gap(first + EDGE, second + EDGE, bool(same), count, **parts_ns, **ends_ns))
+        gap = Gap(first + EDGE, second + EDGE, bool(same), count, tuple(own), tail_ns, head_ns, tuple(sums[7:]))
+        gaps.append(gap)
     return gaps
 
 
-def _excess(lengths: Column, groups: Column, invocations: Column, outliers: Outliers) -> Column:
+def _excess(lengths: Column, groups: Column, invocations: Column, outliers: OutlierScope) -> Column:
     """The time of each gap above the outlier threshold of gaps of its group (see `outliers`)."""
     import numpy as np
 

@@ -12,7 +12,7 @@ from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.model import SlowCall, TimedWork
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
-from tracemap.attribution.scan.gaps import Gaps, Outliers, gaps_of
+from tracemap.attribution.scan.gaps import Gaps, gaps_of
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
@@ -66,7 +66,7 @@ class Scan:
     rounded: Mapping[str, float]
     """Fraction of a metric that rounding loses, in the run with the largest loss; only for metrics with fractions."""
     gaps: tuple[Gaps, ...]
-    """The gaps between kernels, by run."""
+    """The gaps between kernels, by run; empty unless the scan also reads when work ran."""
     same_group: str
     """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
     timed: TimedWork | None = None
@@ -109,7 +109,8 @@ def scan(
                 # While the database reads the files; a later import waits for this one.
                 threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
         add_events(source, event_lookups, resolved)
-        timed_rows.add(source, event_lookups)
+        if timed:
+            timed_rows.add(source, event_lookups)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
         sources.append(source)
@@ -118,12 +119,13 @@ def scan(
     ambiguous = [
         number for number, target in enumerate(targets) if not target.exact and all_invocations.count is UNKNOWN
     ]
-    by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_noisy(runs)))
+    outliers = OutlierScope(enabled, ambiguous, is_noisy(runs))
+    by_target = sums_by_target(resolved, all_invocations, outliers)
     untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(sources)
-    when = timed_rows.rows()
+    when = timed_rows.rows() if timed else {}
     return Scan(
         metrics=metrics,
         targets=tuple(targets),
@@ -137,14 +139,18 @@ def scan(
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
         rounded=rounded,
-        gaps=_gaps_by_run(when, tuple(targets), graph, len(runs), Outliers(enabled, is_noisy(runs))),
+        gaps=_gaps_by_run(when, tuple(targets), graph, len(runs), outliers) if timed else (),
         same_group=resolved.same_group,
         timed=timed_rows.work(when, tuple(targets), noisy=is_noisy(runs)) if timed else None,
     )
 
 
 def _gaps_by_run(
-    rows: Mapping[str, npt.NDArray[Any]], targets: Sequence[Target], graph: TraceGraph, runs: int, outliers: Outliers
+    rows: Mapping[str, npt.NDArray[Any]],
+    targets: Sequence[Target],
+    graph: TraceGraph,
+    runs: int,
+    outliers: OutlierScope,
 ) -> tuple[Gaps, ...]:
     transfers = [
         number for number, target in enumerate(targets) if not graph.transfer_by_id.keys().isdisjoint(target.places)
