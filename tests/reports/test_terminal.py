@@ -28,7 +28,7 @@ from tests.support import Json, check_cli, command_line, json_cli
 from tests.tables import amount, printed_table
 from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed, said_on_terminal
 from tracemap.commands.attribute import show_attribution
-from tracemap.commands.runs import BundleAttribution, join_runs
+from tracemap.commands.runs import TIMED, BundleAttribution, join_runs
 from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
 from tracemap.map.query import audit, select_all
@@ -41,7 +41,7 @@ from tracemap.reports.views.selection import VIEWS
 
 @pytest.fixture(scope="module")
 def attributed(fixed: Built) -> BundleAttribution:
-    return join_runs([RUN], load(fixed("jax_mlp_train")), AttributeOptions(rule=Rule.MODEL), no_progress)
+    return join_runs([RUN], load(fixed("jax_mlp_train")), AttributeOptions(rule=Rule.MODEL), no_progress, TIMED)
 
 
 # ---- golden files

@@ -90,8 +90,7 @@ class Launches:
             for own in self.executions
             if own.stops is not None and own.batch == 1
         ]
-        all_times = np.concatenate(times) if times else np.array([])
-        return int(np.median(all_times)) if len(all_times) else UNKNOWN
+        return median_of(np.concatenate(times)).value if times else UNKNOWN
 
     @property
     def median(self) -> Median:

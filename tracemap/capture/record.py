@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from msgspec import structs
-
 from tracemap._version import __version__
 from tracemap.capture.benchmark import HOST_DEVICES, check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
@@ -124,9 +122,8 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
             )
         diagnostics += optional.diagnostics
         progress("measuring the machine")
-        header = _header(plan, launches, outcome, diagnostics, devices)
-        own_ns = [time.median_ns for time in unprofiled if time.device == plan.call.device]
-        header = structs.replace(header, unprofiled_ns=own_ns[0] if own_ns else UNKNOWN)
+        own_ns = next((time.median_ns for time in unprofiled if time.device == plan.call.device), UNKNOWN)
+        header = _header(plan, launches, outcome, diagnostics, devices, own_ns)
         plan.request.check()
         progress("writing the run")
         write_run(header, launches.joined.events.in_order(), output, force=plan.options.force)
@@ -236,6 +233,7 @@ def _header(
     outcome: StoppingOutcome | None,
     diagnostics: Sequence[Diagnostic],
     devices: tuple[DeviceTime, ...],
+    unprofiled_ns: Integer,
 ) -> RunHeader:
     request, median, cut = plan.request, launches.median, launches.last.watcher.cut
     reason: Text = "iterations" if cut is None or cut.reason is None else cut.reason.value
@@ -272,6 +270,7 @@ def _header(
         machine=machine_identity(),
         events=launches.joined.events.measured,
         clocked_ns=launches.clocked_ns,
+        unprofiled_ns=unprofiled_ns,
     )
 
 

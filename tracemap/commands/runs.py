@@ -352,8 +352,8 @@ class BundleAttribution:
 class Details:
     """Details of an attribution: further results, and the peaks that split costs.
 
-    `series`: the costs of ops in every single invocation; `timed`: when work ran, for overhead and `what_if`; `peaks`: see
-    `common_peaks`.
+    `series`: the costs of ops in every single invocation; `timed`: when work ran, for overhead and `what_if`;
+    `peaks`: see `common_peaks`.
     """
 
     series: bool = False

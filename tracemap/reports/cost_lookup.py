@@ -110,7 +110,8 @@ OVERHEAD_LABELS: Final[Mapping[OverheadPlace, str]] = {
 OVERHEAD_PARTS: Final = ("transfer", "allocation", "launch", "queue", "host", "other")
 """Labels of the parts of an `Overhead`, in order."""
 
-ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")
+KERNELS: Final = "kernels"
+ELAPSED_PARTS = (KERNELS, "transfers", "queue", "host", "profiler", "not explained")
 """Labels of the parts of elapsed time, in the order of `ElapsedParts`."""
 
 
@@ -184,7 +185,6 @@ class ElapsedShare(Record, frozen=True):
     ns: int
 
 
-KERNELS: Final = "kernels"
 _NOTABLE_OVERHEAD: Final = 0.02
 """Least part of the elapsed time that the overhead of an op must have for a column of its own."""
 
@@ -424,9 +424,12 @@ class MapCosts:
         """The scope of an op for tables: the first, and the number of others if several calls lead to the op."""
         return scope_text(self.graph, op)
 
-    def line_of(self, op: Op) -> tuple[str, str]:
-        """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model."""
-        frames = user_frames(self.graph, self.frames_of(op))
+    def line_of(self, op: Op, frames: Sequence[Frame] | None = None) -> tuple[str, str]:
+        """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model.
+
+        `frames`: those of one call path that leads to it; None: of the first.
+        """
+        frames = user_frames(self.graph, self.frames_of(op) if frames is None else frames)
         if frames:
             return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
         return op.node or op_line(op), ""

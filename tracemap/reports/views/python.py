@@ -15,7 +15,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Frame, Op
 from tracemap.map.query import pass_of, plain_scope, user_frames
 from tracemap.reports.cost_lookup import OVERHEAD_LABELS, OVERHEAD_PARTS, MapCosts, OpOccurrence
-from tracemap.reports.escaping import file_line, op_line, or_dash
+from tracemap.reports.escaping import file_line, or_dash
 from tracemap.reports.views.costs import OVERHEAD, PERCENT, SHARE, Cell, Column, Costs, LazyRow, Row, View
 from tracemap.reports.views.ops import (
     GAINS,
@@ -131,7 +131,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
     overhead = Counter[str]()
     functions: dict[str, str] = {}
     for reached in _measured(costed):
-        line, function = source_of(costed, reached)
+        line, function = costed.line_of(reached.op, reached.frames)
         sums[line].add(reached, costs.first.name)
         occurrences[line].append(reached)
         site = costed.graph.site_by_id.get(reached.work)
@@ -165,14 +165,6 @@ def _gain_of(costed: MapCosts, occurrences: Sequence[OpOccurrence]) -> Row:
 
 
 _KERNELS = Column("kernel", "kernel", leave=LEAVE_SCOPE - 1, least=20)
-
-
-def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
-    """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model."""
-    frames = user_frames(costed.graph, reached.frames)
-    if frames:
-        return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
-    return reached.op.node or op_line(reached.op), ""
 
 
 # ---- overhead
