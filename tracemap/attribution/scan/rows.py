@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, UNMATCHED, Target
 from tracemap.attribution.scan.connection import MILLIONTHS, Tables, value_column, value_of
@@ -19,11 +20,14 @@ from tracemap.runs.events import covered_sql
 from tracemap.runs.model import Metric
 from tracemap.runs.sql import keep_compressed, quoted
 
+TARGET: Final = f"""
+CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
+                     WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
+                     WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
+"""
+"""The target of an `event` in SQL, from the `clauses` for dispatches and transfers."""
 _RESOLVED = f"""
-SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
-                            WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
-                            WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
-       AS target, {{invocation}} AS invocation{{shape}}{{start}}{{values}}
+SELECT {TARGET} AS target, {{invocation}} AS invocation{{shape}}{{start}}{{values}}
 FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
 """
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.attribution.join.targets import EXECUTE, MEMORY, UNMATCHED, Target
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, Target
 from tracemap.attribution.model import TimedWork
 from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
 from tracemap.attribution.scan.outliers import threshold_of_values
-from tracemap.attribution.scan.rows import Resolved, shape_sql
+from tracemap.attribution.scan.rows import TARGET, Resolved, shape_sql
 from tracemap.core.units import MAX_INTEGER
 from tracemap.runs.model import Run
 
@@ -35,9 +35,7 @@ submitted_ns BIGINT, start_ns BIGINT, duration_ns BIGINT, cpu_ns BIGINT
 _ROWS: Final = f"""
 INSERT INTO timed
 SELECT {{run}}, TRY_CAST(event.invocation AS INTEGER) AS number,
-       CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
-                       WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
-                       WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END,
+       {TARGET},
        {{shape}}, coalesce(event.submission_id, -1), coalesce(event.command_buffer_id, -1),
        coalesce(event.command_index, -1), event.submitted_ns, event.start_ns, event.duration_ns, event.cpu_ns
 FROM (SELECT * FROM {{events}}
