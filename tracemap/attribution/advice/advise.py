@@ -188,7 +188,7 @@ def _idle_words(program: Program, findings: Sequence[Finding]) -> _Words:
 def _roofline_words(program: Program, findings: Sequence[Finding]) -> _Words:
     text = f"{_time(program, findings)} of the time is in slow products: {findings[0].detail}{_more(findings)}"
     flags = program.graph.module.flags
-    if any(flag.endswith("-target-cpu=generic") for flag in flags):
+    if program.is_for_any_cpu:
         text += ". They are compiled for any CPU: build with --iree-llvmcpu-target-cpu=host"
     else:
         tiled = any(flag.startswith("--iree-opt-data-tiling") for flag in flags)

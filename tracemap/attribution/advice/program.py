@@ -226,6 +226,11 @@ class Program:
     def _by_site(self) -> Mapping[str, Dispatch]:
         return {dispatch.site.id: dispatch for dispatch in self.dispatches}
 
+    @property
+    def is_for_any_cpu(self) -> bool:
+        """Whether the kernels are compiled for any CPU, without the vector registers of this one."""
+        return any(flag.endswith("-target-cpu=generic") for flag in self.graph.module.flags)
+
     def memory_ns(self, traffic: float, footprint: float) -> float:
         """Time of one core for memory traffic, if the data of a call has the size `footprint`; 0 if unknown."""
         if self.peaks is None:

@@ -253,8 +253,16 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         low_ns, gain_ns, high_ns = (wall_ns * max(0.0, 1 - time / cpu_ns) for time in reversed(after))
         return Finding(rule, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
+    def below_roofline() -> Finding:
+        after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
+        percent = round(100 * roofline_ns / cpu_ns)
+        return finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
+
+    is_slow_product = ratio * program.running > _SLOW and is_compute_bound and kernel.is_product
     spilling = max((loop.stack / loop.instructions for loop in vector), default=0.0)
-    if ratio > _SLOW and any(loop.calls for loop in loops) and kernel.generics and not kernel.is_product:
+    if is_slow_product and program.is_for_any_cpu:
+        yield below_roofline()  # with the wider registers of this CPU, it would not spill, either
+    elif ratio > _SLOW and any(loop.calls for loop in loops) and kernel.generics and not kernel.is_product:
         after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
         yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} calls a function for each element")
     elif spilling > _STACK_PART:
@@ -291,10 +299,8 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
         yield finding(
             AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
         )
-    elif ratio * program.running > _SLOW and is_compute_bound and kernel.is_product:
-        after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
-        percent = round(100 * roofline_ns / cpu_ns)
-        yield finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
+    elif is_slow_product:
+        yield below_roofline()
 
 
 _SPILL_RATIO: Final = 1.3
