@@ -124,10 +124,11 @@ def attributed(
     elapsed: ElapsedParts,
     slowdown_ns: int = 0,
     map_: TraceGraph | None = None,
+    median_ns: int = 0,
 ) -> Attribution:
-    """`slowdown_ns`: by how much the median invocation was faster without the profiler."""
+    """`slowdown_ns`: by how much the median invocation was faster without the profiler; `median_ns`: 0 for the mean."""
     invocations = len({row["invocation"] for row in rows})
-    median_ns = 10_000
+    median_ns = median_ns or elapsed_ns // invocations
     header = structs.replace(
         UNKNOWN_HEADER,
         function="main", workers=1, iterations=invocations, elapsed_ns=elapsed_ns, elapsed=elapsed,
@@ -187,25 +188,54 @@ def _place(before: str, after: str, *, same: bool) -> tuple[OverheadPlace, tuple
     return (OverheadPlace.LOOP, (LOOP,)) if after == "site2" else (OverheadPlace.CONDITIONAL, (BRANCH,))
 
 
-def test_a_preempted_gap_is_no_loop_overhead(tmp_path: Path) -> None:
-    """In one of 20 invocations the second trip of the loop starts 50 µs late: noise, wherever it strikes."""
-    loops = {}
+@pytest.mark.parametrize("late", [(11,), range(0, 20, 3)], ids=["once", "in a third"])
+def test_a_preempted_gap_is_no_loop_overhead(late: Sequence[int], tmp_path: Path) -> None:
+    """In some of 20 invocations the second trip of the loop starts 50 µs late: noise, wherever it strikes."""
+    loops, median_ns = {}, 0
     for late_ns in (0, 50_000):
-        chance, rows, at = random.Random(3), list[Row](), 0
-        for number in range(20):
-            own, end = invocation_rows(number, at, chance)
-            if late_ns and number == 11:
-                own = [row | {"start_ns": int(row["start_ns"]) + late_ns * _is_late(row)} for row in own]
-                end += late_ns
-            rows, at = rows + own, end + 10
-        kernels_ns = sum(int(row["duration_ns"]) for row in rows if row["kind"] == "dispatch")
-        queue_ns = sum(ns for (*_, kind), ns in clocked(rows).items() if kind != "host_ns")
-        host_ns = at - kernels_ns - queue_ns
-        result = attributed(tmp_path, rows, at, ElapsedParts(kernels_ns, 0, queue_ns, host_ns, 0, 0, BY_STOPS))
+        rows, at = late_trips(late if late_ns else (), late_ns)
+        median_ns = median_ns or at // 20
+        result = attributed(tmp_path, rows, at, parts_of(rows, at), median_ns=median_ns)
         by_place = {row.place: row.total_ns for row in result.overhead}
         assert (OverheadPlace.OUTLIERS in by_place) is bool(late_ns)
         loops[late_ns] = by_place[OverheadPlace.LOOP]
     assert abs(loops[50_000] - loops[0]) < 200, loops
+
+
+def test_a_late_trip_of_the_median_invocation_is_loop_overhead(tmp_path: Path) -> None:
+    """Time that the median invocation has cannot be noise, whatever the gaps are like: a worker fell asleep."""
+    at = late_trips((), 0)[1]
+    loops = []
+    for more_ns in (0, 500):
+        late, end = late_trips(range(0, 20, 3), 50_000)
+        result = attributed(tmp_path, late, end, parts_of(late, end), median_ns=at // 20 + more_ns)
+        assert sum(row.total_ns for row in result.overhead) == end - kernels_ns_of(late)
+        loops += [row.total_ns for row in result.overhead if row.place is OverheadPlace.LOOP]
+    assert abs(loops[1] - loops[0] - 20 * 500) < 200, loops
+
+
+def kernels_ns_of(rows: Sequence[Row]) -> int:
+    """The time in kernels, which never overlap."""
+    return sum(int(row["duration_ns"]) for row in rows if row["kind"] == "dispatch")
+
+
+def late_trips(late: Sequence[int], late_ns: int) -> tuple[list[Row], int]:
+    """The rows of 20 invocations, the second trip of which starts late in some, and their end."""
+    chance, rows, at = random.Random(3), list[Row](), 0
+    for number in range(20):
+        own, end = invocation_rows(number, at, chance)
+        if number in late:
+            own = [row | {"start_ns": int(row["start_ns"]) + late_ns * _is_late(row)} for row in own]
+            end += late_ns
+        rows, at = rows + own, end + 10
+    return rows, at
+
+
+def parts_of(rows: Sequence[Row], elapsed_ns: int) -> ElapsedParts:
+    """The parts of the elapsed time, as the clock sees them."""
+    kernels_ns = kernels_ns_of(rows)
+    queue_ns = sum(ns for (*_, kind), ns in clocked(rows).items() if kind != "host_ns")
+    return ElapsedParts(kernels_ns, 0, queue_ns, elapsed_ns - kernels_ns - queue_ns, 0, 0, BY_STOPS)
 
 
 def _is_late(row: Row) -> bool:

@@ -28,8 +28,8 @@ class Looped:
     rolled: Program
     unrolled: Program
     lines: tuple[int, ...]
-    removed: float = 1.0
-    """The part of the loops' trips that the twin lacks."""
+    kept: tuple[int, ...] = ()
+    """Where loops stand in a twin that has fewer trips instead of none."""
 
 
 def programs() -> list[Looped]:
@@ -67,7 +67,6 @@ def scan(trips: int, unroll: int = 0) -> Looped:
         rolled,
         unrolled,
         inputs,
-        removed=1 - 1 / unroll if unroll else 1.0,
         calls=2 * trips if unroll else 0,
     )
 
@@ -333,11 +332,10 @@ def _looped(
     inputs: Sequence[str],
     lines: Sequence[int] = (),
     *,
-    removed: float = 1.0,
     calls: int = 0,
 ) -> Looped:
     found = tuple(lines) or _lines(rolled, "stablehlo.while")
     assert found, f"{name}: no loop in the text"
     before = Program(stem, "\n".join(rolled) + "\n", tuple(inputs), calls=calls)
     after = Program(f"{stem}_without", "\n".join(unrolled) + "\n", tuple(inputs), calls=calls)
-    return Looped(name, before, after, found, removed)
+    return Looped(name, before, after, found, () if lines else _lines(unrolled, "stablehlo.while"))

@@ -255,8 +255,8 @@ def table(pairs: Sequence[Pair]) -> str:
         f"(limit {MOST_MEDIAN_ERROR:.0f}). The interval holds in {all_of.holding:.0%} "
         f"(limit {LEAST_HOLDING:.0%}), and contains the true median in {all_of.holding_strictly:.0%}. "
         f"The rank correlation is {all_of.correlation:.3f} (limit {LEAST_CORRELATION}). "
-        f"Of all pairs, the median error is {statistics.median(one.error for one in pairs):.1f} points, and the interval "
-        f"holds in {statistics.fmean(one.holds for one in pairs):.0%}.",
+        f"Of all pairs, the median error is {statistics.median(one.error for one in pairs):.1f} points, "
+        f"and the interval holds in {statistics.fmean(one.holds for one in pairs):.0%}.",
     ]
     return "\n".join(rows)
 

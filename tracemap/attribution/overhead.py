@@ -18,6 +18,7 @@ from tracemap.attribution.join.targets import Target, called_schedule
 from tracemap.attribution.model import Overhead, OverheadPlace
 from tracemap.attribution.scan.gaps import EDGE, Gaps
 from tracemap.attribution.scan.scan import Scan
+from tracemap.core.diagnostics import NOISY, has_slug
 from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.map.model import Command, OpId, Schedule, Submission, TraceGraph, sort_ops
 from tracemap.runs.model import ElapsedParts, RunHeader
@@ -27,6 +28,8 @@ _Key = tuple[OverheadPlace, tuple[OpId, ...]]
 _TRANSFER, _ALLOCATION, _LAUNCH, _QUEUE, _HOST, _OTHER = range(6)
 """Indices of the parts of an `Overhead`."""
 _CALL: Final[_Key] = (OverheadPlace.CALL, ())
+_OUTLIERS: Final[_Key] = (OverheadPlace.OUTLIERS, ())
+_PROFILER: Final[_Key] = (OverheadPlace.PROFILER, ())
 
 
 def find_overhead(graph: TraceGraph, headers: Sequence[RunHeader], scan_result: Scan) -> tuple[Overhead, ...]:
@@ -63,6 +66,8 @@ class _Ledger:
     """The parts of each place's overhead, and its number of gaps."""
 
     parts: dict[_Key, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * 6))
+    outliers: dict[_Key, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * 6))
+    """The parts of the place for outliers, by the places whose gaps they are from."""
     counts: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, key: _Key, part: int, amount: int) -> None:
@@ -79,6 +84,12 @@ class _Ledger:
         for (key, part), amount in zip(cells, split_by_largest_remainder(total, weights), strict=True):
             self.parts[key][part] = amount
         return 0
+
+    def add_outlier(self, key: _Key, part: int, amount: int) -> None:
+        """Add time of a place's gaps above their outlier threshold."""
+        self.add(_OUTLIERS, part, amount)
+        if amount:
+            self.outliers[key][part] += amount
 
     def total(self, part: int) -> int:
         """The sum of a part over all places."""
@@ -104,9 +115,32 @@ def _balance(ledger: _Ledger, header: RunHeader, gaps: Gaps) -> None:
     seen = round(seen * _sampling(header, gaps))
     unplaced += ledger.scale([_HOST], min(seen, host_ns))
     ledger.add(_CALL, _HOST, max(0, host_ns - seen))
+    if not has_slug(header.diagnostics, NOISY):
+        _return_typical_outliers(ledger, header)
     _move_slowdown(ledger, header)
     ledger.add(_PROFILER, _OTHER, _ns(elapsed.profiler_ns))
     ledger.add((OverheadPlace.UNEXPLAINED, ()), _OTHER, _ns(elapsed.unexplained_ns) + unplaced)
+
+
+def _return_typical_outliers(ledger: _Ledger, header: RunHeader) -> None:
+    """Book outlier time where its gaps are, as far as the median invocation has it.
+
+    A worker falls asleep in a few of many gaps, in each invocation. Those gaps are long, but no noise.
+    """
+    clocked_ns, iterations = header.clocked_ns, header.iterations
+    if not (isinstance(clocked_ns, int) and isinstance(iterations, int)):
+        return
+    outliers = list(ledger.parts[_OUTLIERS])
+    others_ns = sum(ledger.total(part) for part in range(_OTHER)) - sum(outliers)
+    lacking_ns = clocked_ns * iterations - _ns(header.elapsed.kernels_ns) - others_ns
+    returned = min(Fraction(1), Fraction(max(0, lacking_ns), max(1, sum(outliers))))
+    for part in _PARTS_OF_GAPS:
+        amount, keys = round(returned * outliers[part]), list(ledger.outliers)
+        weights = [ledger.outliers[key][part] for key in keys]
+        if amount and any(weights):
+            ledger.add(_OUTLIERS, part, -amount)
+            for key, own in zip(keys, split_by_largest_remainder(amount, weights), strict=True):
+                ledger.add(key, part, own)
 
 
 def _move_slowdown(ledger: _Ledger, header: RunHeader) -> None:
@@ -133,7 +167,6 @@ def _move_slowdown(ledger: _Ledger, header: RunHeader) -> None:
     ledger.add(_PROFILER, _HOST, slowdown_ns)
 
 
-_PROFILER: Final[_Key] = (OverheadPlace.PROFILER, ())
 _MOST_SLOWDOWN: Final = 0.5
 """Most of the time between kernels that the profiler may have added: beyond that, the calls differ in more."""
 
@@ -178,7 +211,7 @@ def _run_ledger(graph: TraceGraph, header: RunHeader, targets: Sequence[Target],
         for part, amount in zip(_PARTS_OF_GAPS, gap.parts_ns, strict=True):
             ledger.add(key, part, amount)
         for part, amount in zip(_PARTS_OF_GAPS, gap.outliers_ns, strict=True):
-            ledger.add((OverheadPlace.OUTLIERS, ()), part, amount)
+            ledger.add_outlier(key, part, amount)
     return ledger
 
 

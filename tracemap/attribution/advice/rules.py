@@ -248,63 +248,72 @@ def _inside(program: Program, dispatch: Dispatch) -> Iterator[Finding]:
     vector = [loop for loop in loops if loop.vector]
     rate = dispatch.bytes * dispatch.calls * program.workers / max(1.0, cpu_ns)
 
-    def finding(rule: AdviceRule, after: tuple[float, float, float], detail: str, traffic: float = 0.0) -> Finding:
-        """`after`: least, expected and most CPU time after the change."""
-        low_ns, gain_ns, high_ns = (wall_ns * max(0.0, 1 - time / cpu_ns) for time in reversed(after))
-        return Finding(rule, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
-
-    def below_roofline() -> Finding:
-        after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * cpu_ns
-        percent = round(100 * roofline_ns / cpu_ns)
-        return finding(AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
-
     is_slow_product = ratio * program.running > _SLOW and is_compute_bound and kernel.is_product
     spilling = max((loop.stack / loop.instructions for loop in vector), default=0.0)
     if is_slow_product and program.is_for_any_cpu:
-        yield below_roofline()  # with the wider registers of this CPU, it would not spill, either
+        # With the wider registers of this CPU, it would not spill, either.
+        yield _below_roofline(dispatch, roofline_ns, place)
     elif ratio > _SLOW and any(loop.calls for loop in loops) and kernel.generics and not kernel.is_product:
         after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
-        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} calls a function for each element")
+        yield _after(dispatch, AdviceRule.NOT_VECTORIZED, after, f"{place} calls a function for each element")
     elif spilling > _STACK_PART:
         expected_ns = (max(1.2 * roofline_ns, cpu_ns * (1 - 2 * spilling)) + cpu_ns * (1 - spilling)) / 2
         after = 0.7 * roofline_ns, min(expected_ns, cpu_ns), cpu_ns * (1 - 0.3 * spilling)
         detail = f"{place}: {round(100 * spilling)} % of the instructions in its loop access the stack"
-        yield finding(AdviceRule.SPILLING, after, detail)
+        yield _after(dispatch, AdviceRule.SPILLING, after, detail)
     elif ratio > _SLOW and any(loop.scalar for loop in loops) and not vector and not kernel.only_adds:
         after = min(roofline_ns, cpu_ns / 16), max(1.5 * roofline_ns, cpu_ns / _SCALAR), cpu_ns / 2
-        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} computes one element at a time")
+        yield _after(dispatch, AdviceRule.NOT_VECTORIZED, after, f"{place} computes one element at a time")
     elif ratio > _SLOW and kernel.is_strided:
         after = 0.6 * roofline_ns, 1.4 * roofline_ns, min(_SLOW * roofline_ns, 0.8 * cpu_ns)
         detail = f"{place} reads with a stride, at {rate:.1f} GB/s"
-        yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
+        yield _after(dispatch, AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif loops and kernel.is_elementwise and kernel.element_part > _ELEMENT_PART:
         after = (
             min(0.6 * roofline_ns, cpu_ns / _SCALAR),
             min(0.9 * cpu_ns, math.sqrt(1.3 * roofline_ns * cpu_ns)),
             0.95 * cpu_ns,
         )
-        yield finding(AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
+        yield _after(dispatch, AdviceRule.NOT_VECTORIZED, after, f"{place} reads one element at a time")
     elif is_worth and not kernel.is_product and (wasted := kernel.wasted_bytes) > _WASTED * dispatch.bytes > 0:
         part = dispatch.bytes / (dispatch.bytes + wasted)
         after = min(0.6 * roofline_ns, part / 2 * cpu_ns), (part + 0.1) * cpu_ns, 0.9 * cpu_ns
         detail = f"{place} reads parts of cache lines, and {format_bytes(wasted)} between them"
-        yield finding(AdviceRule.STRIDED_READS, after, detail, wasted * dispatch.calls)
+        yield _after(dispatch, AdviceRule.STRIDED_READS, after, detail, wasted * dispatch.calls)
     elif ratio > _SLOW and kernel.adds_columns:
         after = roofline_ns, 0.5 * cpu_ns, 0.9 * cpu_ns
         detail = f"{place} adds up columns, at {rate:.1f} GB/s"
-        yield finding(AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
+        yield _after(dispatch, AdviceRule.STRIDED_READS, after, detail, dispatch.bytes * dispatch.calls)
     elif weights := _cold_weights(dispatch, is_compute_bound=is_compute_bound):
         of_weights = weights * dispatch.calls * program.workers / max(1.0, cpu_ns)
         detail = f"{place} reads {format_bytes(weights)} of weights at {of_weights:.1f} GB/s"
-        yield finding(
-            AdviceRule.COLD_WEIGHTS, (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns), detail, weights * dispatch.calls
+        yield _after(
+            dispatch,
+            AdviceRule.COLD_WEIGHTS,
+            (0.12 * cpu_ns, 0.5 * cpu_ns, 0.8 * cpu_ns),
+            detail,
+            weights * dispatch.calls,
         )
     elif is_slow_product:
-        yield below_roofline()
+        yield _below_roofline(dispatch, roofline_ns, place)
 
 
 _SPILL_RATIO: Final = 1.3
 """Least multiple of the roofline time at which loops are examined."""
+
+
+def _below_roofline(dispatch: Dispatch, roofline_ns: float, place: str) -> Finding:
+    after = 0.7 * roofline_ns, 1.3 * roofline_ns, 0.85 * dispatch.cpu_ns
+    percent = round(100 * roofline_ns / dispatch.cpu_ns)
+    return _after(dispatch, AdviceRule.BELOW_ROOFLINE, after, f"{place} runs at {percent} % of its roofline")
+
+
+def _after(
+    dispatch: Dispatch, rule: AdviceRule, after: tuple[float, float, float], detail: str, traffic: float = 0.0
+) -> Finding:
+    """A finding on a dispatch; `after`: its least, expected and most CPU time after the change."""
+    low_ns, gain_ns, high_ns = (dispatch.wall_ns * max(0.0, 1 - time / dispatch.cpu_ns) for time in reversed(after))
+    return Finding(rule, gain_ns, low_ns, high_ns, dispatch.ops, dispatch, detail, traffic)
 
 
 def _cold_weights(dispatch: Dispatch, *, is_compute_bound: bool) -> int:
@@ -391,9 +400,10 @@ def _loop(program: Program, row: Overhead) -> tuple[Finding, str, str]:
     how = f"jax.lax.scan(..., unroll={unroll})" if python_frame(program.graph, op) else f"{unroll} iterations a trip"
     text = f"{program.share(total_ns)} of the time is loop overhead at {program.place(op.id)}{per_trip}"
     part = 1 - 1 / unroll
+    # Longer trips take longer to submit.
     carried_ns = sum(program.overhead_of(other) for other in _carrying(program))
-    gain_ns, most_ns = part * (0.9 * total_ns + 0.5 * carried_ns), 1.5 * part * (total_ns + carried_ns)
-    finding = Finding(AdviceRule.OVERHEAD_BOUND, gain_ns, 0.6 * part * total_ns, most_ns, row.ops)
+    gain_ns, most_ns = part * (0.75 * total_ns + 0.5 * carried_ns), 1.5 * part * (total_ns + carried_ns)
+    finding = Finding(AdviceRule.OVERHEAD_BOUND, gain_ns, 0.5 * part * total_ns, most_ns, row.ops)
     command = program.of_runs("what-if", "--overhead", op.id, "--faster", f"{unroll}x")
     return finding, f"{text}. Unroll the loop: {how}", command
 
