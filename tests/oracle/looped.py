@@ -224,10 +224,9 @@ def nested(name: str, *, inner: bool) -> Looped:
     flat += [f"    return %h{_OUTER} : {_STATE}", "  }"]
     rolled = [*outer, *looped, *functions, "}"]
     without = [*outer, *repeated, *functions, "}"] if inner else [*flat, *repeated, *functions, "}"]
-    lines = _lines(rolled, "%inner:" if inner else "stablehlo.while")
     inputs = (_WEIGHT_INPUT, f"{_OUTER}x{ROWS}x{WIDTH}xf32=0.5")
     stem = "nested_inner" if inner else "nested"
-    return _looped(f"nested loops ({_OUTER} × {_INNER}), without {name}", stem, rolled, without, inputs, lines)
+    return _looped(f"nested loops ({_OUTER} × {_INNER}), without {name}", stem, rolled, without, inputs)
 
 
 _CONDITIONALS: Final = 8
