@@ -17,12 +17,14 @@ from tracemap.core.codec import Document, pretty_json
 from tracemap.kernels.model import Bench, Swapped, Tune
 from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
+from tracemap.map.memory import MemoryPlan
 from tracemap.reports.json_documents import (
     ShownAttribution,
     ShownAudit,
     ShownGains,
     ShownLowering,
     ShownMap,
+    ShownMemory,
     ShownStats,
 )
 from tracemap.runs.model import RunHeader
@@ -38,6 +40,8 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
     "what-if": (ShownGains, "tracemap what-if"),
+    "memory": (ShownMemory, "tracemap memory"),
+    "memory-plan": (MemoryPlan, "memory.json of a bundle"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),

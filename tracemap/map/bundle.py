@@ -57,6 +57,7 @@ from tracemap.map.map_json import (
     extract_literals,
     restore_literals,
 )
+from tracemap.map.memory import MemoryPlan, check_memory
 from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 
 # ---- bundle
@@ -81,6 +82,7 @@ MODULE_NAME = "module.vmfb"
 COMPILED_NAME = "compiled.json"
 ESTIMATES_NAME = "estimates.json"
 REMARKS_NAME = "remarks.json"
+MEMORY_NAME = "memory.json"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
@@ -230,6 +232,24 @@ class Bundle:
                 f"{self.path}: the bundle has no compiler remarks; build it again with `tracemap build --remarks`"
             )
         return self._document(REMARKS_NAME, Remarks, lambda remarks: check_remarks(remarks, self.graph))
+
+    def memory(self) -> MemoryPlan:
+        """What the program allocates, and which ops and dispatch sites use it.
+
+        Raises:
+            BundleInvalid: the bundle does not have it, or it is damaged.
+            BundleVersion: it has another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").memory().functions[0].function
+            'mlp'
+        """
+        if not path_in_bundle(self.path, MEMORY_NAME).exists():
+            raise BundleInvalid(
+                f"{self.path}: the bundle does not have the memory of its program; build it again with "
+                "`tracemap build` (bundles of other compilations never have it)"
+            )
+        return self._document(MEMORY_NAME, MemoryPlan, lambda plan: check_memory(plan, self.graph))
 
     def compile_times(self) -> CompileTimes:
         """The time that the compiler took; unknown if the bundle has no such file, for example after `from_dumps`.

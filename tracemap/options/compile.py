@@ -1,4 +1,4 @@
-"""Options of `build`, `lower`, `audit`, `show` and `remarks`."""
+"""Options of `build`, `lower`, `audit`, `memory`, `show` and `remarks`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracemap.core.units import UNKNOWN, Unknown
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.options.option import FLAGS_AFTER_DASHES, Options, count, option, percentage, required
 from tracemap.options.results import DISPATCH_HELP, KEEP_OUTLIERS_HELP, RULE_HELP, Rule, memory_option
 
@@ -95,6 +95,26 @@ class AuditOptions(Options):
         "--pass",
         metavar="OP",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions(Options):
+    """Options of `memory`: the function and the sizes of its arguments, ops to leave out, and the output format."""
+
+    function: Text = option(UNKNOWN, "Only this function.", metavar="F")
+    inputs: tuple[str, ...] = option(
+        (),
+        "Input in IREE's syntax (8x128xf32), one per argument, or with the argument's name (x=8x128xf32). Only its "
+        "shape matters.",
+        "--input",
+        metavar="SPEC",
+    )
+    dim: Integer = count(UNKNOWN, "Size of every dynamic dimension (`?`) without an input.", at_least=0)
+    without: tuple[str, ...] = option(
+        (), "Leave out this op, line or function: its users read what it reads.  [repeatable]", metavar="OP"
+    )
+    top: int = count(20, "Rows of the table, and ops with a peak without them; 0: all rows.", at_least=0)
+    format: Literal["text", "json"] = option("text", "A table, or JSON with all values.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from tracemap.kernels.model import Bench, KernelBench, Spread
 from tracemap.machine.code import OUTSIDE, Instruction
 from tracemap.map.bundle_documents import Remark
 from tracemap.map.lowering import Loop, Lowering, OperationOutsideLoops, OpPosition
+from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import Evidence, Frame, Kernel, KernelLine, ModuleInfo, OpId, Outcome, Reason, TraceGraph
 from tracemap.map.query import Audit, LosingPass, Loss, PhaseCount, Selection, select_all
 from tracemap.options.results import Rule
@@ -72,6 +73,22 @@ def shown_change(change: TargetGain) -> ShownChange:
     """A change with its gain."""
     factor = factor_name(change.factor)
     return record_from(ShownChange, change.gain, target=change.target, ops=change.ops, factor=factor)
+
+
+# ---- memory
+
+
+class ShownMemory(Document, frozen=True, kw_only=True):
+    """The memory of a program's functions at their peaks, and at each step."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["memory"] = "memory"
+    functions: tuple[MemoryUse, ...]
+
+
+def shown_memory(functions: Sequence[MemoryUse]) -> ShownMemory:
+    """The document of `tracemap memory --format json`."""
+    return ShownMemory(functions=tuple(functions))
 
 
 # ---- attribution

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from tracemap.core.errors import ModelInvalid
 from tracemap.core.functions import Argument, Function
 from tracemap.core.locations import MOST_NESTED, frames, name_path
 from tracemap.core.units import UNKNOWN, plural
+from tracemap.ir.allocations import read_allocations
 from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
 from tracemap.ir.hal import functions_of, read_hal, read_stream_dispatches, stream_kernels
@@ -42,6 +43,7 @@ from tracemap.map.build.sites.members import (
     find_unknown_members,
     separate_assumed_costs,
 )
+from tracemap.map.build.sites.memory import memory_plan
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import Idioms, add_raised, raised_ops_by_work
 from tracemap.map.build.sites.relabelled_ops import (
@@ -66,6 +68,7 @@ from tracemap.map.build.sites.schedules import (
 )
 from tracemap.map.build.sites.steps import UnlocatedSteps, add_steps, sites_without_steps
 from tracemap.map.build.tagging import Identity
+from tracemap.map.memory import MemoryPlan
 from tracemap.map.model import (
     SOURCE,
     Frame,
@@ -161,6 +164,8 @@ class Assembly:
         self._makers = Owners.among(facts, identity.provenance, lambda op: is_global(op) or not is_structural(op))
         self._all = Owners.among(facts, identity.provenance, lambda _: True)
         self._branches = Owners.among(facts, identity.provenance, lambda op: op.name in CONTROL_FLOW | BRANCHES)
+        self.memory: MemoryPlan | None = None
+        """The memory of the program; None if the compilation does not tell."""
 
     def graph(self, module: Callable[[], ModuleInfo], sources: Sequence[SourceFile]) -> TraceGraph:
         """Read the phases, in order, and assemble the map.
@@ -190,6 +195,7 @@ class Assembly:
         commands = _commands(placed, transfers, has_unknown=has_unknown_moves(hal, self._all))
         ops = self._ops(placed.sites, host_names, commands, site_members.unknown_members.doubtful, sources[0].name)
         functions = entry_points(flow, self._facts.model)
+        self._plan_memory(placed.sites, flow, bodies, callers)
         # Last, since the texts of the kernels exist only when the compiler has ended.
         misplaced_by_body = [misplaced.get(id(body), {}) for body in bodies]
         kernels = self._kernels(flow, placed.sites, bodies, idioms, site_members, misplaced_by_body)
@@ -205,6 +211,19 @@ class Assembly:
             transfers=transfers,
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids, self._branches),
         )
+
+    def _plan_memory(
+        self,
+        sites: Sequence[Site],
+        flow: FlowProgram,
+        bodies: Sequence[DispatchRegion | None],
+        callers: Mapping[str, str],
+    ) -> None:
+        text = self._phases.allocations()
+        if text:
+            with suppress(ModelInvalid):  # other flags of the user may print something else in between
+                functions = read_allocations(self._parser, self._parser.parse(text, printed=self._phases.is_own))
+                self.memory = memory_plan(functions, sites, flow.dispatches, bodies, self._movers, callers)
 
     def _regions(self) -> tuple[list[DispatchRegion], Mapping[int, Misplaced]]:
         """The bodies of the dispatch-creation phase, and by the id() of each the operations with a wrong location."""

@@ -33,8 +33,9 @@ from tracemap.map.build.tagging import (
     unused_prefix,
     write_tagged,
 )
-from tracemap.map.bundle import COMPILED_NAME, REMARKS_NAME, Bundle, BundleFiles, check_target, store
+from tracemap.map.bundle import COMPILED_NAME, MEMORY_NAME, REMARKS_NAME, Bundle, BundleFiles, check_target, store
 from tracemap.map.bundle_documents import CallToKeep, Remarks
+from tracemap.map.memory import MemoryPlan
 from tracemap.map.model import LIBRARY, ModuleInfo, TraceGraph
 from tracemap.options.compile import BuildOptions
 
@@ -162,12 +163,14 @@ class _Build:
         remarks = self._request.options.remarks
         with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
             self._progress("compiling")
-            graph, texts = self._graph(parsed, tags, compilation)
+            graph, texts, memory = self._graph(parsed, tags, compilation)
             output = compilation.wait()
             self._report(output)
             graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warnings(output)))
             self._progress("writing the bundle")
             documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
+            if memory is not None:
+                documents[MEMORY_NAME] = memory
             if remarks:
                 documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
             files = _files(compilation, texts, self._request, documents)
@@ -191,8 +194,10 @@ class _Build:
                 "iree-compile needs for its dumps; give the module another name"
             )
 
-    def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
-        """The trace graph, and the kept texts by path."""
+    def _graph(
+        self, parsed: ParsedModel, tags: Tags, compilation: Compilation
+    ) -> tuple[TraceGraph, Mapping[str, str], MemoryPlan | None]:
+        """The trace graph, the kept texts by path, and the memory of the program if it is known."""
         # Imported only now, so that the compiler starts earlier.
         from tracemap.map.build.assembly import Assembly
         from tracemap.map.build.model.model_facts import ModelFacts
@@ -217,7 +222,7 @@ class _Build:
             for kernel in graph.kernels
         )
         finished = structs.replace(graph, library=request.library, diagnostics=tuple(diagnostics), kernels=kernels)
-        return finished, model_texts.texts
+        return finished, model_texts.texts, assembly.memory
 
     def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
         """The remarks of LLVM and MLIR; the bundle is complete without them."""

@@ -94,6 +94,10 @@ class Dumps:
         """None: the machine code's debug lines are not lines of tracemap's kernel texts."""
         return ()
 
+    def allocations(self) -> str:
+        """Nothing: no dump of a phase shows the lifetimes of slices."""
+        return ""
+
 
 # ---- from dumps
 #

@@ -17,6 +17,7 @@ from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.ir.allocations import BEFORE_LAYOUT, split_dumps, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.map.build.compiler.failure_messages import (
@@ -56,8 +57,13 @@ class Run:
 
     @property
     def said(self) -> str:
-        """The output of the compiler so far."""
-        return self.stderr.read_text(encoding="utf-8", errors="replace").strip()
+        """The messages of the compiler so far."""
+        return without_dumps(self.printed)
+
+    @property
+    def printed(self) -> str:
+        """The output of the compiler so far, with dumps of passes."""
+        return self.stderr.read_text(encoding="utf-8", errors="replace")
 
     def poll(self) -> int | None:
         """Its exit status, None while it runs."""
@@ -225,6 +231,9 @@ class Phases(Protocol):
     def kernels(self) -> tuple[KernelText, ...]:
         """The texts of the kernels if the machine code's debug lines are lines of them; else none."""
 
+    def allocations(self) -> str:
+        """The functions of the host program ahead of the layout of their memory, as a module's text; "" if unknown."""
+
 
 _CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
@@ -297,7 +306,7 @@ class Compilation:
             phases = self._folder / f"phases-{target}"
             # Dumps are without large constants.
             compiler = compiler or self._compiler
-            dumping = (f"--dump-compilation-phases-to={phases}", *compiler.with_printing())
+            dumping = (f"--dump-compilation-phases-to={phases}", BEFORE_LAYOUT, *compiler.with_printing())
             arguments: list[str | Path] = [
                 compiler.program,
                 source,
@@ -373,6 +382,10 @@ class Compilation:
         """Wait for the end; returns the texts of the kernels, none if `no_kernels` has a reason."""
         self.wait()
         return self._kernels
+
+    def allocations(self) -> str:
+        """The functions of the host program ahead of the layout of their memory; complete after the phase hal."""
+        return split_dumps(self._first_run.printed)[1]
 
     def remarks(self) -> Iterator[PrintedRemark]:
         """Wait for the end; returns LLVM's remarks.

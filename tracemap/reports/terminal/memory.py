@@ -1,0 +1,87 @@
+"""Terminal output of `memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TextIO
+
+from tracemap.core.units import format_bytes, join_names, plural
+from tracemap.map.memory_use import HeldValue, MemoryUse
+from tracemap.map.model import TraceGraph
+from tracemap.options.compile import MemoryOptions
+from tracemap.reports.escaping import op_line
+from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+
+_RESOURCES: Final = {"external": "results"}
+"""Words for resources where IREE's own would not be understood."""
+_MOST_SITES: Final = 3
+
+
+def print_memory(
+    graph: TraceGraph, found: Sequence[tuple[MemoryUse, MemoryUse]], options: MemoryOptions, out: TextIO
+) -> None:
+    """Print a table of the values at the peak of each function.
+
+    Args:
+        graph: the map.
+        found: the memory of each function, as it is and without some ops.
+        options: the options of `tracemap memory`.
+        out: the stream.
+    """
+    terminal = console(out)
+    for whole, use in found:
+        if not use.peak_bytes:
+            say(terminal, f"{use.function}: allocates nothing")
+            continue
+        for line in _summary(whole, use, options):
+            say(terminal, line)
+        headings = [
+            *(Heading("op"), Heading("line", least=8), Heading("name", least=8)),
+            *(number("bytes"), number("of peak %", leave=20), Heading("written by", leave=10)),
+            *(Heading("read by", leave=30), number("peak without", leave=5)),
+        ]
+        shown = use.held[: options.top or None]
+        print_table(terminal, "", headings, [_row(graph, use, value) for value in shown], gap=False)
+        if len(use.held) > len(shown):
+            say(terminal, f"… {plural(len(use.held) - len(shown), 'more value')}")
+
+
+def _summary(whole: MemoryUse, use: MemoryUse, options: MemoryOptions) -> list[str]:
+    steps = f"step {use.step + 1} of {len(use.curve)}"
+    name = whole.function
+    if use is not whole:
+        saved = whole.peak_bytes - use.peak_bytes
+        change = "the same" if not saved else f"{'−' if saved > 0 else '+'}{format_bytes(abs(saved))}"
+        name += f" without {join_names(options.without)} ({change})"
+    parts = [f"{_RESOURCES.get(resource, resource)} {format_bytes(size)}" for resource, size in use.by_resource.items()]
+    lines = [f"{name}: {format_bytes(use.peak_bytes)} at the peak, {steps}: {', '.join(parts)}"]
+    if use.unused_bytes:
+        lines.append(f"{format_bytes(use.unused_bytes)} of it hold no value at that step (layout)")
+    if use.load_peak_bytes:
+        loading = (
+            f" ({format_bytes(use.load_peak_bytes)} while it is loaded)" if use.load_peak_bytes > use.kept_bytes else ""
+        )
+        lines.append(f"constants and variables of the module: {format_bytes(use.kept_bytes)} more{loading}")
+    return lines
+
+
+def _row(graph: TraceGraph, use: MemoryUse, value: HeldValue) -> tuple[str, ...]:
+    ops = [graph.op_by_id[op] for op in value.ops]
+    first = ops[0] if ops else None
+    name = (first.node or first.name) if first else f"({_RESOURCES.get(value.resource, value.resource)})"
+    more = f" +{len(ops) - 1}" if len(ops) > 1 else ""
+    return (
+        f"{first.id}{more}" if first else "",
+        op_line(first) if first else "",
+        f"{name}, previous trip" if value.is_carried else name,
+        format_bytes(value.bytes),
+        f"{100 * value.bytes / use.peak_bytes:.1f}",
+        _sites(value.written_by),
+        _sites(value.read_by),
+        format_bytes(value.peak_without) if isinstance(value.peak_without, int) else "",
+    )
+
+
+def _sites(sites: Sequence[str]) -> str:
+    more = f" +{len(sites) - _MOST_SITES}" if len(sites) > _MOST_SITES else ""
+    return " ".join(sites[:_MOST_SITES]) + more
