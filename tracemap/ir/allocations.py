@@ -206,6 +206,7 @@ _ALLOCATIONS = frozenset(
         "stream.cmd.parameter.load",
     }
 )
+_VIEW, _AWAIT = "stream.resource.subview", "stream.timepoint.await"
 _READS, _WRITES = 1, 2
 
 
@@ -513,6 +514,8 @@ class _FunctionReader:
             number = next((index for index, other in enumerate(allocations) if other is held), -1)
             if held is not None and number >= 0:
                 slice_number = _slice_number(offset, held.pack)
+                if slice_number < 0:
+                    slice_number = _viewed_slice(outer[resource], held.pack)
                 accesses.append(Access(number, slice_number, bool(access & _READS), bool(access & _WRITES)))
         kernel = symbol_path(operation.attributes["entry_points"][0])[-1] if kind == "dispatch" else UNKNOWN
         return MemoryCommand(kind, kernel, self._parser.location(operation), tuple(accesses))
@@ -579,4 +582,20 @@ def _slice_number(offset: Value, pack: Operation | None) -> int:
         if owner.name != "arith.addi":
             return -1
         offset = next((value for value in owner.operands if producer_of(value) is not None), offset)
+    return -1
+
+
+def _viewed_slice(value: Value, pack: Operation | None) -> int:
+    """The index of the slice that a view of an allocation shows."""
+    for _ in range(_DEEPEST):
+        owner = producer_of(value)
+        if owner is None or owner.name not in (_VIEW, _AWAIT):
+            return -1
+        if owner.name == _VIEW:
+            slice_number = _slice_number(owner.operands[2], pack)
+            if slice_number >= 0:
+                return slice_number
+            value = owner.operands[0]
+        else:
+            value = owner.operands[next(index for index, result in enumerate(owner.results) if result == value)]
     return -1

@@ -31,8 +31,15 @@ class MemoryValue(Record, frozen=True):
     last: Count
 
 
+class StepRange(Record, frozen=True):
+    """The first and the last of some steps."""
+
+    first: Count
+    last: Count
+
+
 class MemoryAllocation(Record, frozen=True):
-    """Memory that a function holds; `alive`: first and last steps of each time that it is held.
+    """Memory that a function holds; `alive`: the steps of each time that it is held.
 
     `resource`: transient, external (a result), variable, constant or staging; `is_packed`: its values are slices that
     share it; `is_carried`: it is the one of the previous trip of a loop; `is_kept`: a global of the module holds it.
@@ -40,7 +47,7 @@ class MemoryAllocation(Record, frozen=True):
 
     resource: str
     values: tuple[MemoryValue, ...]
-    alive: tuple[tuple[Count, Count], ...]
+    alive: tuple[StepRange, ...]
     is_packed: bool = False
     is_carried: bool = False
     is_kept: bool = False
@@ -80,7 +87,7 @@ def check_memory(plan: MemoryPlan, graph: TraceGraph) -> None:
     for function in functions:
         for step in function.steps:
             _check_names(step.ops, step.sites, graph)
-        last = max((last for own in function.allocations for _, last in own.alive), default=-1)
+        last = max((steps.last for own in function.allocations for steps in own.alive), default=-1)
         if last >= len(function.steps):
             raise ValueError(f"{function.function} has no step {last}")
     for allocation in (own for function in functions for own in function.allocations):

@@ -41,8 +41,8 @@ class MemoryUse(Record, frozen=True):
 
     `step`: the step with the most memory, and of several the one that needs most of it. `held`: the values there, the
     largest first. `unused_bytes`: what their allocations have beyond them: gaps of the layout, and values that are not
-    needed at that step. `curve`: bytes at each step. `kept_bytes`: constants and variables that the module always holds,
-    apart from the rest. `load_peak_bytes`: the most memory while the module is loaded.
+    needed at that step. `curve`: bytes at each step. `kept_bytes`: constants and variables that the module always
+    holds, apart from the rest. `load_peak_bytes`: the most memory while the module is loaded.
     """
 
     function: str
@@ -128,9 +128,9 @@ class _Sized:
         """The bytes that are held at each step."""
         held = [0] * (len(self.function.steps) + 1)
         for allocation, size in zip(self.function.allocations, self.sizes, strict=True):
-            for first, last in allocation.alive:
-                held[first] += size
-                held[last + 1] -= size
+            for steps in allocation.alive:
+                held[steps.first] += size
+                held[steps.last + 1] -= size
         for step in range(1, len(held)):
             held[step] += held[step - 1]
         return held[:-1]
@@ -143,20 +143,32 @@ class _Sized:
     def alive_at(self, step: int) -> Iterator[tuple[MemoryAllocation, int]]:
         """The allocations that are held at a step, with their sizes."""
         for allocation, size in zip(self.function.allocations, self.sizes, strict=True):
-            if any(first <= step <= last for first, last in allocation.alive):
+            if _is_alive(allocation, step):
                 yield allocation, size
 
     def held_at(self, step: int) -> Iterator[HeldValue]:
         """The values that are needed at a step."""
         for allocation, sizes in zip(self.function.allocations, self.values, strict=True):
-            if not any(first <= step <= last for first, last in allocation.alive):
+            if not _is_alive(allocation, step):
                 continue
-            begin = allocation.alive[0][0]
+            begin = _begin(allocation)
             for value, size in zip(allocation.values, sizes, strict=True):
                 if size and (not allocation.is_packed or begin + value.first <= step <= begin + value.last):
                     yield HeldValue(
                         value.ops, size, allocation.resource, value.written_by, value.read_by, allocation.is_carried
                     )
+
+
+def _is_alive(allocation: MemoryAllocation, step: int) -> bool:
+    return any(steps.first <= step <= steps.last for steps in allocation.alive)
+
+
+def _begin(allocation: MemoryAllocation) -> int:
+    return allocation.alive[0].first if allocation.alive else 0
+
+
+def _end(allocation: MemoryAllocation) -> int:
+    return max((steps.last for steps in allocation.alive), default=0)
 
 
 def _sizes_of(allocation: MemoryAllocation, dimension: Dimension, function: str) -> tuple[int, ...]:
@@ -185,12 +197,10 @@ def _without(function: FunctionMemory, removed: frozenset[OpId]) -> FunctionMemo
     gone: dict[str, int] = {}
     returned: set[str] = set()
     for allocation in function.allocations:
-        begin = allocation.alive[0][0] if allocation.alive else 0
+        begin = _begin(allocation)
         for value in allocation.values:
             if _is_removed(value, removed):
-                last = (
-                    begin + value.last if allocation.is_packed else max((end for _, end in allocation.alive), default=0)
-                )
+                last = begin + value.last if allocation.is_packed else _end(allocation)
                 for site in value.written_by:
                     gone[site] = max(gone.get(site, 0), last)
                     if allocation.resource == RESULT:
@@ -209,13 +219,17 @@ def _allocation_without(
 ) -> MemoryAllocation:
     if allocation.resource == RESULT or not allocation.alive:
         return allocation
-    begin = allocation.alive[0][0]
+    begin = _begin(allocation)
     values = []
     for value in allocation.values:
         if _is_removed(value, removed) or (value.read_by and set(value.read_by) <= returned):
             continue
         last = max((gone[site] - begin for site in value.read_by if site in gone), default=value.last)
         values.append(structs.replace(value, last=max(value.last, last)))
+    last = max((gone[site] for value in values for site in value.read_by if site in gone), default=0)
+    if not allocation.is_packed and last > _end(allocation):
+        alive = (*allocation.alive[:-1], structs.replace(allocation.alive[-1], last=last))
+        return structs.replace(allocation, values=tuple(values), alive=alive)
     return structs.replace(allocation, values=tuple(values))
 
 
