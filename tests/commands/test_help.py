@@ -104,6 +104,7 @@ OUTPUTS = {
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
     "what-if": ["what-if"],
+    "memory": ["memory"],
     "remarks": ["remarks"],
     "diff": ["diff"],
     "export": [],
@@ -258,6 +259,12 @@ def test_gains_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest.Fi
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     options = ("--map", "m.tracemap", "--rule", "model", "--top", "8")
     check_shown("what-if", "what-if", RUN, *options, cwd=tmp_path, request=request, masks=())
+
+
+@pytest.mark.long
+def test_memory_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "m.tracemap").symlink_to(fixed("jax_mlp_train"))
+    check_shown("memory", "memory", "m.tracemap", "--top", "8", cwd=tmp_path, request=request)
 
 
 @pytest.mark.long

@@ -234,7 +234,7 @@ class Bundle:
         return self._document(REMARKS_NAME, Remarks, lambda remarks: check_remarks(remarks, self.graph))
 
     def memory(self) -> MemoryPlan:
-        """What the program allocates, and which ops and dispatch sites use it.
+        """The allocations of the program, and the ops and dispatch sites that use them.
 
         Raises:
             BundleInvalid: the bundle does not have it, or it is damaged.
@@ -242,7 +242,7 @@ class Bundle:
 
         Example:
             >>> tracemap.load("model.tracemap").memory().functions[0].function
-            'mlp'
+            'main'
         """
         if not path_in_bundle(self.path, MEMORY_NAME).exists():
             raise BundleInvalid(

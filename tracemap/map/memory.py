@@ -118,7 +118,7 @@ def evaluate(size: Text, dimension: Callable[[int, int], Integer]) -> Integer:
     tokens = size.replace("(", " ( ").replace(")", " ) ").split()
     try:
         value, end = _parsed(tokens, 0, dimension)
-    except (IndexError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{size!r} is no size") from error
     if end < len(tokens):
         raise ValueError(f"{size!r} is no size")

@@ -1,4 +1,4 @@
-"""How much memory a function holds at each step, which ops hold it at the peak, and the peak without an op."""
+"""The memory that a function holds at each step, the ops that hold it at the peak, and the peak without an op."""
 
 from __future__ import annotations
 

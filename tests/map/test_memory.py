@@ -1,0 +1,151 @@
+"""The memory of programs: as the runtime counts it, as models without an op have it, and as their values make it up."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.oracle.memory import allocated_peak, edited_peak, edits
+from tests.support import SAMPLES, Corpus, check_cli, json_cli, long_where, run_cli
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import load
+from tracemap.map.memory import ALIGNMENT, MemoryValue, evaluate, packed_bytes
+from tracemap.map.memory_use import memory_use, ops_at_peak
+
+FLAGS = sorted(Corpus(SAMPLES).flag_files())
+QUICK = ("hand_attention", "hand_dynamic", "hand_loop", "hand_multifunc.encode", "jax_gpt2_4l_scan", "torch_mlp")
+
+
+@pytest.mark.parametrize("flags", long_where(FLAGS, lambda _, flags: flags not in QUICK))
+def test_the_peak_is_what_the_runtime_allocates(flags: str, built: Built, samples: Corpus) -> None:
+    found = allocated_peak(samples, flags, built(samples.model_of(flags)))
+    assert found.is_right, found
+
+
+@pytest.mark.parametrize("edit", long_where(list(edits(24)), lambda number, _: number > 3), ids=lambda edit: edit.name)
+def test_without_an_op_the_peak_is_that_of_the_model_without_it(edit: object, tmp_path: Path) -> None:
+    found = edited_peak(edit, tmp_path)  # type: ignore[arg-type]  # pytest's parameters have no type
+    assert found.is_right, found
+
+
+def test_values_at_the_peak_make_it_up(built: Built) -> None:
+    """With what the layout leaves unused, they add up to the peak, in each function of each model."""
+    for model in ("hand_attention", "hand_loop", "jax_gpt2_4l_scan", "torch_mlp"):
+        plan = load(built(model)).memory()
+        for function in plan.functions:
+            use = memory_use(plan, function, lambda _argument, _index: UNKNOWN, top=3)
+            assert sum(value.bytes for value in use.held) + use.unused_bytes == use.peak_bytes == max(use.curve)
+            assert sum(use.by_resource.values()) == use.peak_bytes == use.curve[use.step]
+            assert sum(ops_at_peak(use).values()) <= use.peak_bytes
+            assert use.unused_bytes >= 0
+
+
+def test_a_costly_value_is_named_first(tmp_path: Path) -> None:
+    """One op of each program makes an array that is larger than all others."""
+    for seed in range(4):
+        chance = random.Random(seed)
+        large = chance.randrange(4)
+        widths = [1024 if number == large else chance.choice((32, 64, 96)) for number in range(5)]
+        shapes = [f"tensor<64x{width}xf32>" for width in (48, *widths)]
+        weights = [f"tensor<{before}x{after}xf32>" for before, after in zip((48, *widths), widths, strict=False)]
+        arguments = ", ".join(f"%w{number}: {kind}" for number, kind in enumerate(weights))
+        lines = [f"func.func @main(%v0: {shapes[0]}, {arguments}) -> {shapes[-1]} {{"]
+        lines += [
+            f"  %v{number + 1} = stablehlo.dot_general %v{number}, %w{number}, contracting_dims = [1] x [0]"
+            f" : ({shapes[number]}, {weights[number]}) -> {shapes[number + 1]}"
+            for number in range(5)
+        ]
+        model = tmp_path / f"costly{seed}.mlir"
+        model.write_text("\n".join([*lines, f"  return %v5 : {shapes[-1]}", "}"]) + "\n", encoding="utf-8")
+        check_cli("build", model, "-o", tmp_path / f"{seed}.tracemap")
+        (function,) = json_cli("memory", tmp_path / f"{seed}.tracemap")["functions"]
+        first = function["held"][0]
+        line = {op["id"]: op["line"] for op in json_cli("show", tmp_path / f"{seed}.tracemap")["ops"]}
+        assert [line[op] for op in first["ops"]] == [large + 2]
+        assert first["bytes"] == 64 * 1024 * 4
+
+
+def test_slices_are_laid_out_as_the_compiler_does() -> None:
+    """A slice goes into the smallest gap that it fits into; equal dynamic sizes share a place if they can."""
+
+    def value(size: str, first: int, last: int) -> MemoryValue:
+        return MemoryValue(size, (), (), (), first, last)
+
+    def layout(*values: MemoryValue, sizes: Sequence[int] = ()) -> int:
+        return packed_bytes(values, sizes or [int(str(own.size)) for own in values])
+
+    assert layout(value("100", 0, 1), value("100", 1, 2)) == 2 * 128
+    assert layout(value("100", 0, 1), value("100", 2, 3)) == 128
+    gap = (value("640", 0, 0), value("128", 0, 3), value("512", 1, 3))
+    assert layout(*gap) == 640 + 128
+    dynamic = [value("(dim 0 0)", first, first + 1) for first in (0, 2, 1)]
+    assert layout(*dynamic, sizes=(65, 65, 65)) == 2 * 2 * ALIGNMENT
+
+
+def test_sizes_are_expressions_of_arguments() -> None:
+    sizes = {(0, 1): 5, (2, -1): 7}
+    read = evaluate("(* (+ (dim 0 1) (arg 2)) (align 5 64))", lambda argument, index: sizes[argument, index])
+    assert read == 12 * 64
+    assert evaluate("(* (dim 0 0) 4)", lambda _argument, _index: UNKNOWN) is UNKNOWN
+    for text in ("", "(", "(* 4)", "(what 1 2)", "4 5", "(* 4 x)", ")"):
+        with pytest.raises(ValueError, match=re.escape(repr(text))):
+            evaluate(text, lambda _argument, _index: 1)
+
+
+# ---- command line
+
+
+def test_the_table_names_ops_sites_and_the_peak_without(built: Built) -> None:
+    text = check_cli("memory", built("hand_attention"))
+    assert text.startswith("attention: 256 KiB at the peak, step 3 of 6: results 32.0 KiB, transient 224 KiB\n")
+    row = next(line for line in text.splitlines() if line.startswith("op44 "))
+    assert row.split() == "op44 hand_attention.mlir:30 linalg.map 64.0 KiB 25.0 site6 site7 192 KiB".split()
+    without = check_cli("memory", built("hand_attention"), "--without", "op44")
+    assert without.startswith("attention without op44 (−64.0 KiB): 192 KiB at the peak")
+
+
+def test_dynamic_sizes_need_the_arguments(built: Built) -> None:
+    bundle = built("hand_dynamic")
+    failed = run_cli("memory", bundle)
+    assert failed.returncode == 2
+    assert failed.stderr.count("\n") == 1
+    assert "--input" in failed.stderr
+    peaks = [json_cli("memory", bundle, "--dim", str(size))["functions"][0]["peak_bytes"] for size in (16, 32)]
+    assert peaks[1] == 2 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--without", "op9999"), "op9999"),
+        (("--function", "nothing"), "nothing"),
+        (("--input", "1xf32"), "takes"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(words: tuple[str, ...], part: str, built: Built) -> None:
+    failed = run_cli("memory", built("hand_attention"), *words)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert part in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_a_bundle_without_its_memory_says_so(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.tracemap"
+    check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", copy)
+    plan = copy / "memory.json"
+    damaged = json.loads(plan.read_text(encoding="utf-8"))
+    damaged["functions"][0]["allocations"][0]["values"][0]["written_by"] = ["site99"]
+    plan.write_text(json.dumps(damaged), encoding="utf-8")
+    failed = run_cli("memory", copy)
+    assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+    assert "site99" in failed.stderr
+    plan.unlink()
+    failed = run_cli("memory", copy)
+    assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+    assert "does not have the memory" in failed.stderr
