@@ -29,9 +29,10 @@ from tracemap.attribution.model import (
 )
 from tracemap.commands.runs import BundleAttribution, with_advice
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.functions import Argument, Function
 from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle import Bundle, load
-from tracemap.map.model import OpId
+from tracemap.map.model import OpId, Schedule, Submission
 from tracemap.runs.model import BY_STOPS, CacheSpeed, DeviceTime, ElapsedParts, Peaks
 
 # ---- kernels
@@ -575,6 +576,79 @@ def test_a_loop_with_overhead_is_to_be_unrolled() -> None:
     assert advice.text.endswith("Unroll the loop: 8 iterations a trip")
     assert advice.ops == ("op1",)
     assert advice.low_ns < advice.gain_ns <= 600 * 7 / 8 < advice.high_ns
+
+
+def test_loops_are_apart_and_another_device_saves_their_overhead_too() -> None:
+    """Gains of an advice are those of its command: no advice promises what another one does."""
+    loops = [Overhead(OverheadPlace.LOOP, (OpId(op),), 9, queue_ns=time) for op, time in (("op1", 300), ("op2", 200))]
+    result = replace(divided(500, 400), overhead=(*loops, Overhead(OverheadPlace.CALL, (), 2, host_ns=400)))
+    first, second = advice_on(result)
+    assert (first.ops, second.ops) == (("op1",), ("op2",))
+    assert first.gain_ns < 300
+    assert second.gain_ns < 200
+    short = replace(result, overhead=(loops[1], Overhead(OverheadPlace.CALL, (), 2, host_ns=700)))
+    (device,) = advice_on(short)
+    without = Overhead(OverheadPlace.CALL, (), 2, host_ns=900)
+    assert (device,) == advice_on(replace(result, overhead=(without,)))
+    assert "Compare devices" in device.text
+
+
+def test_inner_loop_is_unrolled_at_most_by_its_own_trips() -> None:
+    """The outer loop has four trips, the inner one three in each: twelve in all."""
+    outer, inner = OpId("op1"), OpId("op2")
+    places = Submission((0,), UNKNOWN, (1,), False, (outer,)), Submission((1,), UNKNOWN, (0, 1), True, (outer, inner))
+    sites = tuple(structs.replace(site, command_buffer=int(site.id == "site1")) for site in GRAPH.sites)
+    map_ = structs.replace(GRAPH, sites=sites, schedules=(Schedule("main", (0,), places),))
+    loops = [Overhead(OverheadPlace.LOOP, (op,), gaps, time) for op, gaps, time in ((inner, 12, 500), (outer, 3, 20))]
+    trips = {"site0": 4, "site1": 12}
+    result = divided(520, 200)
+    sites_run = tuple(replace(site, calls=trips.get(site.site, site.calls)) for site in result.sites)
+    rest = Overhead(OverheadPlace.CALL, (), 2, host_ns=200)
+    result = replace(result, overhead=(*loops, rest), sites=sites_run)
+    (advice,) = advise(Evidence(map_, result, Path("m.tracemap")))
+    assert "(12 trips × " in advice.text
+    assert advice.text.endswith("Unroll the loop: jax.lax.scan(..., unroll=3)")
+    assert advice.command.endswith("--overhead op2 --faster 3x")
+
+
+def test_copies_take_as_long_on_another_device() -> None:
+    call, copies = Overhead(OverheadPlace.CALL, (), 2, host_ns=800), Overhead(OverheadPlace.TRANSFER, (), 1, 100)
+    (advice,) = advice_on(replace(divided(500, 400), overhead=(call, copies)))
+    (without,) = advice_on(divided(500, 400))
+    assert without.gain_ns - advice.gain_ns == 65
+    assert without.low_ns - advice.low_ns == 35
+    assert (advice.text, advice.high_ns) == (without.text, without.high_ns)
+
+
+_MADE_UP = ("4xf32: random in [0, 0.1), seed 0 (made up)", "i32: 0 (made up)")
+
+
+@pytest.mark.parametrize(
+    ("functions", "inputs", "options"),
+    [
+        (1, ("4xf32: random in [0, 0.1), seed 0 (made up)", "i32: 0 (made up)"), ""),
+        (
+            2,
+            ("4xf32: random in [0, 0.1), seed 0 (made up)", "i32: 0 (made up)"),
+            "--function main --input=x=4xf32=0.05",
+        ),
+        (1, ("@a b.npy", "7"), "'--input=@a b.npy' --input=7"),
+        (1, ("4xf32: given as an array", "7"), "--input=4xf32=0.05 --input=7"),
+        (2, ("4xf32: x, kept in the bundle", "i32: n, kept in the bundle"), "--function main"),
+        (2, (), "--function main"),
+    ],
+)
+def test_commands_record_the_function_and_inputs_of_the_run(
+    functions: int, inputs: tuple[str, ...], options: str
+) -> None:
+    """Where `record` would generate the same inputs, they are left out; it cannot choose the size of a `?`."""
+    result = divided(600, 310, SYNC, TASK)
+    size = "?" if "--input" in options else "4"
+    arguments = Argument("x", f"tensor<{size}xf32>", False), Argument("n", "i32", False)
+    map_ = structs.replace(GRAPH, functions=(Function("main", arguments), Function("other", ()))[:functions])
+    result = replace(result, run=structs.replace(result.run, inputs=inputs))
+    (advice,) = advise(Evidence(map_, result, Path("m.tracemap")))
+    assert advice.command == " ".join(f"tracemap record m.tracemap {options} -- --device=local-sync".split())
 
 
 def test_small_overhead_of_a_loop_is_left() -> None:

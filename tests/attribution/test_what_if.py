@@ -157,6 +157,7 @@ def test_work_one_after_another_is_gained_as_it_is(tmp_path: Path) -> None:
     assert gain.low_ns < gain.after_ns < gain.high_ns
     assert faster(found, map_, [0, 1], 4.0).saved_ns == 300_000
     assert faster(found, map_, [1], 0.5).saved_ns == -300_000
+    assert faster(found, map_, [1], 0.9995).reason == "takes too little time"
     # What is removed takes its barrier with it.
     assert faster(found, map_, [1], REMOVED).saved_ns == 301_000
     assert faster(found, map_, [0], REMOVED).saved_ns == 100_000

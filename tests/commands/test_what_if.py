@@ -101,6 +101,7 @@ def test_python_has_the_same_gains(run: tuple[str, ...]) -> None:
         (("--overhead", "--faster", "roofline"), "the overhead has no roofline"),
         (("--overhead", "--workers", "3"), "--overhead and --workers are different changes"),
         (("--workers", "0"), "0 is not in the range"),
+        (("--workers", "1" + 21 * "0"), f"1{21 * '0'} is not in the range"),
     ],
 )
 def test_changes_that_cannot_be_are_rejected(run: tuple[str, ...], options: tuple[str, ...], said: str) -> None:
@@ -117,6 +118,31 @@ def test_runs_that_do_not_tell_are_rejected(built: Built, tmp_path: Path) -> Non
     assert "the run does not say when its work ran" in done.stderr
     listed = run_cli("what-if", bare, "--map", built(MODEL))
     assert (listed.returncode, listed.stdout) == (2, "")
+
+
+def test_runs_without_timed_work_say_so(tmp_path: Path) -> None:
+    """The runtime times no copies within a submission, and an identity has no work at all."""
+    model = tmp_path / "copies.mlir"
+    model.write_text(_COPIES, encoding="utf-8")
+    check_cli("build", model, cwd=tmp_path)
+    for function in ("copied", "same"):
+        run = check_cli("record", "copies.tracemap", "--function", function, "--iterations", "2", cwd=tmp_path).strip()
+        for options in ((), ("--overhead",), ("--workers", "2")):
+            done = run_cli("what-if", run, "--map", "copies.tracemap", *options, cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "the run has no time of a kernel, copy or fill" in done.stderr
+            assert "tracemap record" not in done.stderr
+
+
+_COPIES = """
+func.func @copied(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -> tensor<128x64xf32> {
+  %0 = stablehlo.concatenate %a, %b, dim = 0 : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<128x64xf32>
+  return %0 : tensor<128x64xf32>
+}
+func.func @same(%a: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  return %a : tensor<64x64xf32>
+}
+"""
 
 
 def test_factors() -> None:

@@ -108,6 +108,7 @@ def test_columns_go_in_the_stated_order(attributed: BundleAttribution, monkeypat
         "line",
         "pass",
         "scope",
+        "gain",
         "DLmr",
         "D1mr",
         "Ir",
@@ -169,13 +170,14 @@ def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
     calls = {metric["name"]: metric["invocations"] for metric in found["metrics"]}
     assert (calls["cpu_ns"], calls["duration_ns"], calls["Ir"], calls["DLmw"]) == (3, 3, 1, 1)
     every = ",".join(calls)
+    before_ns = json_cli("what-if", RUN, "--map", bundle)["before_ns"]
     ops = {op["op"]: op for op in found["ops"]}
     for options, divisors in (((), calls), (("--totals",), dict.fromkeys(calls, 1))):
         text = check_cli("attribute", RUN, "--map", bundle, "--by", "op", "--top", "0", "--metric", every, *options)
         rows = printed_table(text, "Ops by cpu_ns")
         assert sorted(row["op"] for row in rows) == sorted(ops)
         for row in rows:
-            expected = dict(_expected(ops[row["op"]], found, divisors))
+            expected = dict(_expected(ops[row["op"]], found, divisors, before_ns))
             assert len(row) == len(expected) + len(("op", "line", "python", "name", "scope", "pass"))
             for name, value in expected.items():
                 pattern = re.escape(name) + "( [nµm]?s(/invocation)?| %| M| (K|M)?i?B)?( of [13])?"
@@ -183,7 +185,7 @@ def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
                 _check(row["op"], heading, row[heading], value)
 
 
-def _expected(op: Json, found: Json, divisors: dict[str, int]) -> Iterator[tuple[str, Fraction | None]]:
+def _expected(op: Json, found: Json, divisors: dict[str, int], before_ns: int) -> Iterator[tuple[str, Fraction | None]]:
     """The columns of an op by their name without unit, computed from the JSON."""
     words = {"cpu_ns": "cpu", "duration_ns": "wall"}
     costs = {name: cost["attributed"] for name, cost in op["metrics"].items()}
@@ -198,6 +200,8 @@ def _expected(op: Json, found: Json, divisors: dict[str, int]) -> Iterator[tuple
         yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"][key], divisors["cpu_ns"])
     for key in ("median", "p10", "p90"):
         yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"]["per_invocation"][key])
+    gain = next((own for own in found["what_if"] if own["target"] == op["op"]), None)
+    yield "gain if 2x", gain and Fraction(100 * (before_ns - gain["after_ns"]), before_ns)
     for name in ("I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"):
         yield f"{name}/1000 Ir", Fraction(1000 * costs[name], costs["Ir"]) if costs["Ir"] else None
 

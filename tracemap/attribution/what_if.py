@@ -99,13 +99,19 @@ def check_modelled(attribution: Attribution) -> TimedWork:
     """The timed work of an attribution whose invocations have a mean time.
 
     Raises:
-        UsageInvalid: the runs lack times or invocations, or called different functions.
+        UsageInvalid: the runs lack work, times or invocations, or called different functions.
     """
     if len(attribution.functions) > 1:
         raise UsageInvalid(
             "the runs called different functions, which have no common time of an invocation; name runs of one function"
         )
     if attribution.timed is None:
+        work = [*attribution.sites, *attribution.transfers]
+        if not any(isinstance(result.calls, int) and result.calls for result in work):
+            raise UsageInvalid(
+                "the run has no time of a kernel, copy or fill, so that no gain is known: the function has none, or "
+                "only copies and fills within a submission, which the runtime does not time; record another function"
+            )
         raise UsageInvalid(
             "the run does not say when its work ran, and in which invocation (start_ns, duration_ns, invocation); "
             "record it with `tracemap record`"
@@ -420,6 +426,8 @@ def _scheduled(cpu_ns: Array, tiles: Array, begins: Array, counts: Array, worker
     """
     import numpy as np
 
+    # A group uses no more workers than it has tiles.
+    workers = min(workers, int(np.add.reduceat(np.minimum(tiles, workers), begins).max()))
     free = np.repeat(late_ns[:, None], workers, axis=1)
     free[:, 0] = 0
     ended = np.zeros(len(begins))
@@ -634,16 +642,17 @@ class ProgramModel:
         if change.is_removal:
             unsure_ns = _REMOVAL * abs(saved.likely) * timed.scale / _invocations(self.attribution)
         gain = _gain(self.attribution, saved, timed.scale, unsure_ns)
-        if gain.saved_ns * _NOTHING >= gain.before_ns or saved.likely < 0:
+        if abs(gain.saved_ns) * _NOTHING >= gain.before_ns:
             return gain
-        reason = _reason(self.graph, timed, change, ratios.likely, float(likely.likely.sum()), saved.likely)
+        sums = abs(float(likely.likely.sum())), abs(saved.likely)
+        reason = _reason(self.graph, timed, change, ratios.likely, *sums)
         return structs.replace(gain, reason=reason)
 
 
 _REMOVAL: Final = 0.1
 """Relative error of the gain of removed work: its slices, allocations and traffic through caches vanish, too."""
 _NOTHING: Final = 2000
-"""A gain of less than 1 part in this many is none."""
+"""A change by less than 1 part in this many is none."""
 
 
 def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, saved: float, passed_on: float) -> str:
@@ -660,7 +669,7 @@ def _reason(graph: TraceGraph, timed: TimedWork, change: Change, ratio: Array, s
             is_known = any(member.operations is not UNKNOWN and member.bytes is not UNKNOWN for member in members)
             return "as fast as the roofline allows already" if is_known else "its operations or bytes are unknown"
         return "takes no time in any measured dispatch, copy or fill"
-    own = float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum())
+    own = abs(float((timed.cpu_ns[changed] * (1 - ratio[timed.target[changed]])).sum()))
     if saved < own * _HIDDEN:
         return f"hidden: {_others(graph, timed, ratio)} at the same time, and takes longer"
     if passed_on < saved * _HIDDEN:

@@ -171,7 +171,7 @@ class WhatIfOptions(Options):
     faster: str = option(
         "2x", "How fast it gets: a factor (2x), `roofline` or `removed`.  [default: 2x]", metavar="FACTOR"
     )
-    workers: int | Unknown = count(UNKNOWN, "Number of workers.  [default: as in the run]", metavar="N", at_least=1)
+    workers: int | Unknown = count(UNKNOWN, "Number of workers.  [default: as in the run]", at_most=1024)
     map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)

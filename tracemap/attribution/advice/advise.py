@@ -35,10 +35,7 @@ def advise(evidence: Evidence) -> tuple[Advice, ...]:
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
         for rule, findings in _by_rule(program, kernel_findings(program)).items()
     ]
-    between = list(overhead_findings(program))
-    for rule in dict.fromkeys(finding.rule for finding, *_ in between):
-        of_rule = sorted((item for item in between if item[0].rule is rule), key=lambda item: -item[0].gain_ns)
-        found.append(_advice(program, [finding for finding, *_ in of_rule], *of_rule[0][1:]))
+    found += [_advice(program, [finding], *words) for finding, *words in overhead_findings(program)]
     least_ns = LEAST_SHARE * program.elapsed_ns
     worth = (advice for advice in found if advice.low_ns > least_ns and advice.gain_ns > program.noise_ns)
     return tuple(sorted(worth, key=lambda advice: (-advice.gain_ns, _ORDER[advice.rule])))

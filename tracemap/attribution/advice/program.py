@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -274,12 +275,49 @@ class Program:
         names = (*runs, "--map", self.bundle) if runs else (self.bundle,)
         return self.command(name, *names, *options)
 
+    def recording(self, *options: object) -> str:
+        """A command that records the program again, with the function and inputs of the run."""
+        return self.command("record", self.bundle, *self._call, *options)
+
+    @cached_property
+    def _call(self) -> tuple[str, ...]:
+        """The options that select the function and the inputs of the run, where `record` would choose others."""
+        functions, run = self.graph.functions, self.attribution.run
+        function = next((function for function in functions if function.name == run.function), None)
+        if function is None:
+            return ()
+        named = ("--function", function.name) if len(functions) > 1 else ()
+        if len(run.inputs) != len(function.arguments):
+            return named
+        specs = [
+            _spec(argument.type, description)
+            for argument, description in zip(function.arguments, run.inputs, strict=True)
+        ]
+        names = [""] * len(specs) if all(specs) else [f"{argument.name}=" for argument in function.arguments]
+        return (*named, *(f"--input={name}{spec}" for name, spec in zip(names, specs, strict=True) if spec))
+
     @property
     def bundle(self) -> str:
         """The bundle's folder, for commands."""
         return str(self.evidence.bundle)
 
 
+def _spec(declared: str, description: str) -> str:
+    """The value for `--input` of an argument, by its description in a run's header; "" if `record` generates it.
+
+    >>> _spec("tensor<?x4xf32>", "8x4xf32: random in [0, 0.1), seed 0 (made up)"), _spec("tensor<i32>", "i32=4")
+    ('8x4xf32=0.05', 'i32=4')
+    """
+    shape, separator, _ = description.partition(": ")
+    if not separator:
+        return description
+    is_saved = description.endswith("kept in the bundle")
+    if is_saved or "?" not in declared:
+        return ""
+    return f"{shape}={0.05 if _FLOAT.search(shape) else 0}"
+
+
+_FLOAT: Final = re.compile(r"x?b?f\d+$")
 _NO_OVERHEAD: Final = (OverheadPlace.OUTLIERS, OverheadPlace.PROFILER, OverheadPlace.UNEXPLAINED)
 """Places whose time is none of the program's own overhead."""
 
