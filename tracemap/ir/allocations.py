@@ -161,6 +161,7 @@ def split_dumps(output: str) -> tuple[str, str]:
     """The compiler's output without the dumps that `BEFORE_LAYOUT` prints, and these as a module's text.
 
     The pass runs twice on each function; the last dump counts. Globals are declared, since functions are printed alone.
+    Functions are sorted, since the compiler's threads print them in any order.
     """
     before, *dumps = _DUMP.split(output)
     functions: dict[str, str] = {}
@@ -174,7 +175,7 @@ def split_dumps(output: str) -> tuple[str, str]:
             functions[found[0]] = text
         elif "stream.cmd." in text or "stream.resource.alloc" in text:
             functions[str(number)] = text  # an initializer, which has no name
-    joined = "\n".join(functions.values())
+    joined = "\n".join(sorted(functions.values()))
     globals_of: dict[str, tuple[str, str]] = {}
     for found in _GLOBAL.finditer(joined):
         immutable, name, kind = found[2], found[3] or found[4], found[5]
