@@ -7,6 +7,7 @@ have sizes and lifetimes of their own. Afterwards they are constants among the a
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,12 +258,13 @@ class _FunctionReader:
                 self._define(value, self._new())
         self._blocks(self._function)
         allocations = self._allocations()
+        numbers = {held: number for number, held in enumerate(allocations)}
         steps = tuple(
-            tuple(self._command(operation, outer, allocations) for operation, outer in commands)
+            tuple(self._command(operation, outer, numbers) for operation, outer in commands)
             for _, commands in self._steps
         )
         name = string_attribute(self._function, "sym_name") if self._function.name == "util.func" else ""
-        return FunctionAllocations(name, tuple(self._record(held, allocations) for held in allocations), steps)
+        return FunctionAllocations(name, tuple(self._record(held, numbers) for held in allocations), steps)
 
     # -- classes
 
@@ -475,7 +477,7 @@ class _FunctionReader:
             held = held.merged_into
         return held
 
-    def _record(self, held: _Held, allocations: Sequence[_Held]) -> Allocation:
+    def _record(self, held: _Held, numbers: Mapping[_Held, int]) -> Allocation:
         source = held
         if not held.is_allocation:
             sources = (self._root(source) for source in held.carried_from)
@@ -483,7 +485,7 @@ class _FunctionReader:
         assert source.location is not None
         spans = [(begin, min(end, held.freed) if held.freed else end) for begin, end in held.spans]
         alive = self._as_steps(spans)
-        carried_from = -1 if source is held else allocations.index(source)
+        carried_from = -1 if source is held else numbers[source]
         return Allocation(
             source.resource, source.size, source.location, alive, source.slices, carried_from, held.is_kept
         )
@@ -493,10 +495,9 @@ class _FunctionReader:
         times = [time for time, _ in self._steps]
         found: list[tuple[int, int]] = []
         for begin, end in sorted(spans):
-            inside = [step for step, time in enumerate(times) if begin <= time <= end]
-            if not inside:
+            first, last = bisect_left(times, begin), bisect_right(times, end) - 1
+            if first > last:
                 continue
-            first, last = inside[0], inside[-1]
             if found and first <= found[-1][1] + 1:
                 found[-1] = (found[-1][0], max(found[-1][1], last))
             else:
@@ -506,14 +507,13 @@ class _FunctionReader:
     # -- commands
 
     def _command(
-        self, operation: Operation, outer: Mapping[Value, Value], allocations: Sequence[_Held]
+        self, operation: Operation, outer: Mapping[Value, Value], numbers: Mapping[_Held, int]
     ) -> MemoryCommand:
         kind = _COMMANDS[operation.name]
         accesses = []
         for resource, offset, access in _accessed(operation):
             held = self._of(outer[resource]) if resource in outer else None
-            number = next((index for index, other in enumerate(allocations) if other is held), -1)
-            if held is not None and number >= 0:
+            if held is not None and (number := numbers.get(held, -1)) >= 0:
                 slice_number = _slice_number(offset, held.pack)
                 if slice_number < 0:
                     slice_number = _viewed_slice(outer[resource], held.pack)

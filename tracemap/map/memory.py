@@ -182,21 +182,26 @@ def _aligned(size: int) -> int:
 
 
 def _packed_static(values: Sequence[tuple[MemoryValue, int]]) -> int:
-    placed: list[tuple[int, int, MemoryValue]] = []
-    top = 0
-    for value, size in values:
-        needed, offset, best, fit = _aligned(size), 0, -1, 1 << 62
-        for start, length, other in placed:
-            if not _meet(value, other):
-                continue
-            if offset + needed <= start and start - offset < fit:
-                best, fit = offset, start - offset
-            offset = max(offset, start + length)
-        begin = best if best >= 0 else offset
-        index = next((index for index, (start, *_) in enumerate(placed) if start >= begin), len(placed))
-        placed.insert(index, (begin, needed, value))
-        top = max(top, begin + needed)
-    return top
+    import numpy as np
+
+    count = len(values)
+    # Of the values that have a place, in the order of their places: begin and end there, first and last step.
+    begin, end, first, last = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    for placed, (value, size) in enumerate(values):
+        needed = _aligned(size)
+        meets = (first[:placed] <= value.last) & (last[:placed] >= value.first)
+        begins, ends = begin[:placed][meets], end[:placed][meets]
+        free = np.concatenate(([0], np.maximum.accumulate(ends)))
+        gaps = begins - free[:-1]
+        fitting = np.flatnonzero(gaps >= needed)
+        place = free[fitting[gaps[fitting].argmin()]] if len(fitting) else free[-1]
+        index = int(np.searchsorted(begin[:placed], place))
+        for column, own in zip(
+            (begin, end, first, last), (place, place + needed, value.first, value.last), strict=True
+        ):
+            column[index + 1 : placed + 1] = column[index:placed].copy()
+            column[index] = own
+    return int(end.max(initial=0))
 
 
 def _packed_equal(values: Sequence[tuple[MemoryValue, int]]) -> int:
