@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
-from tests.oracle.memory import allocated_peak, edited_peak, edits
+from tests.oracle.memory import DYNAMIC, allocated_peak, dynamic_peak, edited_peak, edits
 from tests.support import SAMPLES, Corpus, check_cli, json_cli, long_where, run_cli
 from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle import load
@@ -25,6 +25,12 @@ QUICK = ("hand_attention", "hand_dynamic", "hand_loop", "hand_multifunc.encode",
 @pytest.mark.parametrize("flags", long_where(FLAGS, lambda _, flags: flags not in QUICK))
 def test_the_peak_is_what_the_runtime_allocates(flags: str, built: Built, samples: Corpus) -> None:
     found = allocated_peak(samples, flags, built(samples.model_of(flags)))
+    assert found.is_right, found
+
+
+@pytest.mark.parametrize("name", long_where(list(DYNAMIC), lambda number, _: number > 1))
+def test_the_peak_of_dynamic_shapes_depends_on_the_arguments(name: str, tmp_path: Path) -> None:
+    found = dynamic_peak(name, tmp_path)
     assert found.is_right, found
 
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import click
 
 from tests.documents import DOCS, write_part
 from tests.oracle.stock import Program
-from tests.support import SAMPLES, Corpus, Json, check_cli, json_cli
+from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, json_cli
 from tracemap.core.toolchain import find_tool
 
 MOST_ERROR: Final = 0.01
@@ -214,24 +214,49 @@ class AllocatedPeak:
         return self.counted in (self.told, self.told - self.mapped)
 
 
+DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
+    "mlp": ("17x64xf32=1", "64x128xf32=1", "128x32xf32=1"),
+    "scores": ("5x64xf32=1", "33x64xf32=1", "33x64xf32=1"),
+    "joined": ("7x64xf32=1", "40x64xf32=1", "64x64xf32=1"),
+    "trips": ("13x48xf32=1", "48x48xf32=0.01", "4"),
+    "halves": ("9x31xf16=1", "31x17xf16=1"),
+    "mixed": ("70x64xf32=1", "32x64xf32=1", "64x64xf32=1"),
+}
+"""Programs of `tests/programs/memory`, whose shapes are dynamic, and their inputs."""
+
+
+def dynamic_peak(name: str, folder: Path) -> AllocatedPeak:
+    """The peak of a program with dynamic shapes."""
+    bundle = folder / f"{name}.tracemap"
+    check_cli("build", ROOT / "tests" / "programs" / "memory" / f"{name}.mlir", "-o", bundle)
+    flags = ["--function=main", *(f"--input={value}" for value in DYNAMIC[name])]
+    return _peak_of(name, "main", DYNAMIC[name], flags, bundle, folder)
+
+
 def allocated_peak(corpus: Corpus, flags: str, bundle: Path) -> AllocatedPeak:
     """Ask for the memory of a function with the inputs of a flag file, and run it."""
     file = corpus.flag_files()[flags]
     text = file.read_text(encoding="utf-8")
     (name,) = re.findall(r"--function=(.*)", text)
     inputs = re.findall(r"--input=(.*)", text)
+    return _peak_of(flags, name, inputs, [f"--flagfile={file}"], bundle, corpus.folder)
+
+
+def _peak_of(
+    shown: str, name: str, inputs: Sequence[str], flags: Sequence[str], bundle: Path, folder: Path
+) -> AllocatedPeak:
     words = [word for value in inputs for word in ("--input", value)]
     found = json_cli("memory", bundle, "--function", name, "--top", "1", *words)["functions"]
     own, kept, loading = (found[0][key] if found else 0 for key in ("peak_bytes", "kept_bytes", "load_peak_bytes"))
     command = [
-        *(str(find_tool("iree-benchmark-module")), f"--module={bundle / 'module.vmfb'}", f"--flagfile={file}"),
+        *(str(find_tool("iree-benchmark-module")), f"--module={bundle / 'module.vmfb'}", *flags),
         *("--device=local-sync", "--print_statistics", "--benchmark_min_time=2x"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=corpus.folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
     counted = _PEAK.search(done.stdout + done.stderr)
     assert counted, done.stderr
     told = max(loading, kept + own + sum(map(_bytes_of, inputs)))
-    return AllocatedPeak(flags, told, int(counted[1]), kept)
+    return AllocatedPeak(shown, told, int(counted[1]), kept)
 
 
 def _bytes_of(value: str) -> int:
@@ -271,10 +296,11 @@ def main(corpus: Path, count: int, *, write_docs: bool) -> None:
                 models.build(models.model_of(flags), bundle)
             allocated.append(allocated_peak(models, flags, bundle))
             print(allocated[-1], file=sys.stderr, flush=True)
+        allocated += [dynamic_peak(name, folder) for name in DYNAMIC]
         edited = [edited_peak(edit, folder) for edit in edits(count)]
     text = table(edited)
     right = sum(one.is_right for one in allocated)
-    text += f"\nThe runtime's own count of allocated bytes is the same in {right} of {len(allocated)} samples."
+    text += f"\nThe runtime's own count of allocated bytes is the same in {right} of {len(allocated)} programs."
     print(text)
     if write_docs:
         write_part(DOCS / "accuracy.md", "memory", text)
