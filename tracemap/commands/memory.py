@@ -28,6 +28,7 @@ def memory(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Memo
         InputInvalid: the inputs do not fit the function.
         UsageInvalid: sizes depend on dimensions that are unknown.
     """
+    from tracemap.map.memory import FunctionMemory
     from tracemap.map.memory_use import memory_use
     from tracemap.map.query import ops_of, resolve
 
@@ -40,10 +41,10 @@ def memory(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Memo
     found = []
     for entry in functions:
         dimension = dimensions(entry, options)
-        for own in plan.functions:
-            if own.function == entry.name:
-                whole = memory_use(plan, own, dimension, top=options.top)
-                found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
+        own_functions = [own for own in plan.functions if own.function == entry.name]
+        for own in own_functions or [FunctionMemory(entry.name, (), ())]:
+            whole = memory_use(plan, own, dimension, top=options.top)
+            found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
     return found
 
 
