@@ -98,7 +98,7 @@ def test_what_was_measured_stands_in_header_and_report(built: Built, tmp_path: P
         assert format_ns(each["low_ns"]).startswith(said[2])
         assert said[3] == format_ns(each["high_ns"])
     page = tmp_path / "page.html"
-    assert line in check_cli("attribute", run, "--map", bundle, "--html", page).splitlines()
+    assert f"note: {line}" in check_cli("attribute", run, "--map", bundle, "--html", page).splitlines()
     assert line in page.read_text(encoding="utf-8")
 
 

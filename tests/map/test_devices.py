@@ -191,17 +191,13 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
 
 @pytest.mark.long
 def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> None:
-    """A backend that cannot compile this prints each of its kernels several times, and the module, as operations."""
-    flags = ("--", "--iree-hal-target-backends=vmvx-inline")
-    done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", *flags)
-    assert done.returncode == 2
-    first, *_, last = done.stderr.splitlines()
-    assert first.endswith("cannot be compiled: iree-compile failed (status 1):")
-    assert "failed to serialize executable for target backend vmvx-inline" in done.stderr
-    assert re.fullmatch(r"… [\d,]+ lines more \[model-invalid\]", last)
-    assert len(done.stderr.splitlines()) < 50
+    """A backend that compiles nothing prints each kernel several times, and the module, as operations."""
+    flag = "--iree-hal-target-backends=vmvx-inline"
+    done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", "--", flag)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"iree-compile rejects {flag}: failed to serialize executable" in done.stderr
     assert "current operation" not in done.stderr
-    assert not re.search(r'^\s*(%\w+ = )?"\w+\.\w+"', done.stderr, re.MULTILINE)
+    assert not re.search(r"%\w+ = |\^", done.stderr)
 
 
 @pytest.mark.long

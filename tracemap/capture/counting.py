@@ -348,6 +348,10 @@ class OptionalMeasurements:
     def measure(self, name: str, measurement: Callable[[], tuple[_Measured, ...]]) -> tuple[_Measured, ...]:
         """Run one measurement; empty if Ctrl-C ends it or has ended an earlier one.
 
+        Args:
+            name: its name for the report; "" for one that the user did not ask for, which is not reported.
+            measurement: returns what it measures.
+
         Raises:
             ProgramFailed: the program failed by itself.
         """
@@ -358,7 +362,8 @@ class OptionalMeasurements:
                 if not error.interrupted:
                     raise
         self._interrupted = True
-        self._left_out.append(name)
+        if name:
+            self._left_out.append(name)
         return ()
 
     def add(self, name: str, addition: Callable[[], tuple[Diagnostic, ...]]) -> tuple[Diagnostic, ...]:

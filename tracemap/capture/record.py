@@ -117,9 +117,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
             )
         unprofiled = devices
         if not devices and _is_slowed_down(plan, launches):
-            unprofiled = optional.measure(
-                "time without the profiler", lambda: unprofiled_time(plan, launches.median.value, progress)
-            )
+            unprofiled = optional.measure("", lambda: unprofiled_time(plan, launches.median.value, progress))
         diagnostics += optional.diagnostics
         progress("measuring the machine")
         own_ns = next((time.median_ns for time in unprofiled if time.device == plan.call.device), UNKNOWN)

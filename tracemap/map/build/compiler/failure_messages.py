@@ -63,7 +63,7 @@ def flags_complaint(flags: Sequence[str], output: str) -> str:
     >>> flags_complaint(["-O1", "--cpu=p9"], "'p9' is no processor\\n'p9' is no processor\\nLLVM ERROR: unknown")
     "--cpu=p9: 'p9' is no processor; LLVM ERROR: unknown"
     """
-    lines = _TRY.sub("", output.partition("Stack dump:")[0]).splitlines()
+    lines = list(_without_carets(_TRY.sub("", output.partition("Stack dump:")[0]).splitlines()))
     names = {flag: [part for part in flag.split("=", 1) if len(part) > 1] for flag in flags}
     said: dict[str, None] = {}
     skipping = False
@@ -84,6 +84,12 @@ _PROGRAM: Final = re.compile(r"^(?:iree-compile: |(?:\S*\.mlir:\d+:\d+|<unknown>
 _JOINED: Final = re.compile(r"(?<![.?!:;])\n")
 """The end of a line that is not the end of a sentence."""
 _MAX_COMPLAINT: Final = 200
+
+
+def _without_carets(lines: Sequence[str]) -> Iterator[str]:
+    """Drop the lines of the source that messages quote, and the carets below them."""
+    carets = {index for index, line in enumerate(lines) if line.strip() and not line.strip(" ^~")}
+    return (line for index, line in enumerate(lines) if index not in carets and index + 1 not in carets)
 
 
 def _without_operations(lines: Iterable[str]) -> Iterator[str]:
