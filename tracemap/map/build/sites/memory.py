@@ -1,0 +1,155 @@
+"""The memory plan of a program: its allocations with the ops and dispatch sites that write and read them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracemap.core.units import UNKNOWN
+from tracemap.ir.allocations import Access, Allocation, FunctionAllocations, MemoryCommand, Size
+from tracemap.ir.dispatch_bodies import BodyOp
+from tracemap.ir.flow import DispatchRegion, FlowDispatch
+from tracemap.ir.hal import HalCommand
+from tracemap.map.build.sites.dispatch_sites import CommandJoin
+from tracemap.map.build.sites.owners import Owners
+from tracemap.map.memory import FunctionMemory, MemoryAllocation, MemoryPlan, MemoryStep, MemoryValue, StepRange
+from tracemap.map.model import OpId, Site, sort_ops
+
+_STORE = "dispatch.tensor.store"
+"""The end of the names of operations that write a result of a dispatch."""
+
+
+def memory_plan(
+    functions: Sequence[FunctionAllocations],
+    sites: Sequence[Site],
+    dispatches: Sequence[FlowDispatch],
+    bodies: Sequence[DispatchRegion | None],
+    owners: Owners,
+    callers: Mapping[str, str],
+) -> MemoryPlan:
+    """The memory of all functions; sites, dispatches and bodies are in the order of the flow phase.
+
+    Args:
+        functions: the allocations of the host program.
+        sites: the dispatch sites.
+        dispatches: the dispatches of these sites.
+        bodies: their bodies.
+        owners: for copies, fills and allocations.
+        callers: function -> the public function that users call to reach it.
+    """
+    return _Planner(functions, sites, dispatches, bodies, owners, callers).plan()
+
+
+@dataclass
+class _Planner:
+    functions: Sequence[FunctionAllocations]
+    sites: Sequence[Site]
+    dispatches: Sequence[FlowDispatch]
+    bodies: Sequence[DispatchRegion | None]
+    owners: Owners
+    callers: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        commands = [command for function in self.functions for step in function.steps for command in step]
+        self._hal = {id(command): HalCommand(command.kind, command.kernel, command.location, ()) for command in commands}
+        ran = [self._hal[id(command)] for command in commands if command.kind == "dispatch"]
+        self._join = CommandJoin(self.sites, self.dispatches, ran)
+        pairs = zip(self.sites, self.bodies, strict=True)
+        self._stored = {site.id: self._stored_ops(site, body) for site, body in pairs}
+
+    def plan(self) -> MemoryPlan:
+        """The memory of the functions that the module has, and of its initializers."""
+        known = {dispatch.function for dispatch in self.dispatches} | set(self.callers)
+        used = [own for own in self.functions if own.steps or own.allocations]
+        return MemoryPlan(
+            functions=tuple(self._function(own) for own in used if own.function and own.function in known),
+            initializers=tuple(self._function(own) for own in used if not own.function),
+        )
+
+    def _function(self, own: FunctionAllocations) -> FunctionMemory:
+        name = self.callers.get(own.function, own.function)
+        return FunctionMemory(name, tuple(self._allocations(own)), tuple(map(self._step, own.steps)))
+
+    def _step(self, commands: Sequence[MemoryCommand]) -> MemoryStep:
+        sites = (self._site(command) for command in commands)
+        moved = (op for command in commands if command.kind != "dispatch" for op in self.owners.of(command.location))
+        return MemoryStep(tuple(site for site in sites if site), sort_ops(moved))
+
+    def _site(self, command: MemoryCommand) -> str:
+        site = self._join.of(self._hal[id(command)]) if command.kind == "dispatch" else UNKNOWN
+        return site if isinstance(site, str) else ""
+
+    def _allocations(self, function: FunctionAllocations) -> Iterator[MemoryAllocation]:
+        uses: dict[tuple[int, int], list[tuple[MemoryCommand, Access]]] = defaultdict(list)
+        for step in function.steps:
+            for command in step:
+                for access in command.accesses:
+                    uses[access.allocation, access.slice].append((command, access))
+        for number, allocation in enumerate(function.allocations):
+            source = number if allocation.carried_from < 0 else allocation.carried_from
+            yield MemoryAllocation(
+                allocation.resource,
+                tuple(self._values(source, allocation, uses)),
+                tuple(StepRange(first, last) for first, last in allocation.alive),
+                is_packed=bool(allocation.slices),
+                is_carried=allocation.carried_from >= 0,
+                is_kept=allocation.is_kept,
+            )
+
+    def _values(
+        self,
+        number: int,
+        allocation: Allocation,
+        uses: Mapping[tuple[int, int], Sequence[tuple[MemoryCommand, Access]]],
+    ) -> Iterator[MemoryValue]:
+        if not allocation.slices:
+            yield self._value(allocation, -1, uses.get((number, -1), ()), allocation.size, 0, 0)
+        for index, part in enumerate(allocation.slices):
+            yield self._value(allocation, index, uses.get((number, index), ()), part.size, part.first, part.last)
+
+    def _value(
+        self,
+        allocation: Allocation,
+        index: int,
+        uses: Sequence[tuple[MemoryCommand, Access]],
+        size: Size,
+        first: int,
+        last: int,
+    ) -> MemoryValue:
+        writes = [(command, access) for command, access in uses if access.writes]
+        reads = [command for command, access in uses if access.reads]
+        ops = [op for command, access in writes for op in self._written_ops(command, access)]
+        if not ops and not uses:  # such as a constant; those that are loaded together share a location
+            owners = self.owners.of(allocation.location)
+            ops = list(owners) if len(owners) == 1 else []
+        written_by = dict.fromkeys(filter(None, (self._site(command) for command, _ in writes)))
+        read_by = dict.fromkeys(filter(None, map(self._site, reads)))
+        text = str(size) if isinstance(size, int) else size
+        return MemoryValue(text, sort_ops(ops), tuple(written_by), tuple(read_by), first, last)
+
+    def _written_ops(self, command: MemoryCommand, access: Access) -> Sequence[OpId]:
+        """The ops whose result a command writes by an access."""
+        if command.kind != "dispatch":
+            return self.owners.of(command.location)
+        stored = self._stored.get(self._site(command), ())
+        written = [own for own in command.accesses if own.writes]
+        number = next(index for index, own in enumerate(written) if own is access)
+        return stored[number] if len(stored) == len(written) else tuple(dict.fromkeys(op for ops in stored for op in ops))
+
+    def _stored_ops(self, site: Site, body: DispatchRegion | None) -> tuple[tuple[OpId, ...], ...]:
+        """For each result of a dispatch site, the ops that compute it; the root op if that is not known."""
+        root = (site.root.op,) if site.root else ()
+        if body is None:
+            return (root,)
+        stores = [op for op in body.body if op.name.endswith(_STORE) and len(op.operands) > 1]
+        stores.sort(key=lambda store: store.operands[1].argument)
+        members = {member.op for member in site.members}
+        found = []
+        for store in stores:
+            ops = self._producers(body.body, store.operands[0].producer)
+            found.append(tuple(op for op in ops if op in members) or root)
+        return tuple(found) or (root,)
+
+    def _producers(self, body: Sequence[BodyOp], index: int) -> tuple[OpId, ...]:
+        return self.owners.of(body[index].location) if index >= 0 else ()
