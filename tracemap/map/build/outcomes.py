@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+
 from tracemap.core.units import plural
 from tracemap.ir.source_model import CONTROL_FLOW, SourceOperation
 from tracemap.map.build.model.dataflow import Node
-from tracemap.map.build.model.kinds import accesses_dispatch_tensors, accesses_global, can_be_member, is_branch, is_call, is_constant, is_destination, is_structural, makes_host_values, makes_scalars, only_renames, overwrites
+from tracemap.map.build.model.kinds import (
+    accesses_dispatch_tensors,
+    accesses_global,
+    can_be_member,
+    is_branch,
+    is_call,
+    is_constant,
+    is_destination,
+    is_structural,
+    makes_host_values,
+    makes_scalars,
+    only_renames,
+    overwrites,
+)
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.model import Outcome, PHASES, Reason, Site, SOURCE
-
+from tracemap.map.model import PHASES, SOURCE, Outcome, Reason, Site
 
 # ---- reasons
 #
@@ -189,7 +202,7 @@ class OutcomeRules:
         executed = [site for site in sites if site.id not in self._commands.left_out]
         per_call = [site for site in executed if not site.initializer]
         if per_call:
-            return Outcome.DISPATCHED, reason("in-sites", plural(len(per_call), 'dispatch'))
+            return Outcome.DISPATCHED, reason("in-sites", plural(len(per_call), "dispatch"))
         if is_structural(operation):
             return Outcome.STRUCTURAL, reason("is-structure")
         if self._is_given(operation, sites):
@@ -198,7 +211,7 @@ class OutcomeRules:
         if self._is_command(operation, names):
             return Outcome.TRANSFER, reason("is-command")
         if executed:
-            return Outcome.LOAD_TIME, reason("at-load", plural(len(executed), 'dispatch'))
+            return Outcome.LOAD_TIME, reason("at-load", plural(len(executed), "dispatch"))
         if sites:
             return Outcome.REMOVED, reason("call-left-out")
         is_computed = not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant
@@ -342,7 +355,11 @@ class OutcomeRules:
             return self._folded(operation, "folded-renaming" if only_renames(operation) else "folded-indexing")
         users = [user for user in self._dataflow.users(operation.index) if isinstance(user, int)]
         outcomes = [self._judgements[user][0] for user in users if user in self._judgements]
-        if users and len(outcomes) == len(users) and all(outcome in (Outcome.REMOVED, Outcome.CONSTANT) for outcome in outcomes):
+        if (
+            users
+            and len(outcomes) == len(users)
+            and all(outcome in (Outcome.REMOVED, Outcome.CONSTANT) for outcome in outcomes)
+        ):
             return Outcome.REMOVED, reason("used-by-removed")
         return self._folded(operation, "simplified")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -125,6 +124,7 @@ def _cpu_ns(pid: int) -> Integer:
 # ---- accepted
 #
 # Checks once whether iree-compile accepts flags, so that many compilations need not fail for them.
+
 
 def check_flags(flags: Sequence[str]) -> None:
     """Reject flags that iree-compile does not know, flags with invalid values, and flags that only print something.

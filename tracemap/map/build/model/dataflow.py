@@ -9,8 +9,7 @@ from typing import Final
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.attributes import shape_of
 from tracemap.ir.model_reader import create_records_without_positions
-from tracemap.ir.parsing import MlirParser, Operation
-from tracemap.ir.parsing import reachable
+from tracemap.ir.parsing import MlirParser, Operation, reachable
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
 from tracemap.map.build.model.kinds import (

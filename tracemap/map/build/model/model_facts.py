@@ -11,8 +11,7 @@ from typing import Final
 from tracemap.core.locations import is_informative
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.model_reader import create_records, parse_model
-from tracemap.ir.parsing import MlirParser
-from tracemap.ir.parsing import reachable
+from tracemap.ir.parsing import MlirParser, reachable
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
 from tracemap.map.build.model.dataflow import Dataflow
@@ -261,8 +260,8 @@ def loop_invariant_ops(model: bytes) -> dict[OpId, OpId]:
         parts = facts.parts_of.get(operation.index, ())
         values = (value for part in (operation, *parts) for value in part.operands)
         outside = (value for value in values if facts.operations[value.maker].owner != operation.index)
-        varies[operation.index] = frozenset().union(*map(varying, outside))
-        same = takewhile(lambda loop: loop not in varies[operation.index], reversed(chain))
+        own = varies[operation.index] = frozenset().union(*map(varying, outside))
+        same = takewhile(lambda loop, own=own: loop not in own, reversed(chain))  # type: ignore[misc]  # bound as default
         if loops := tuple(same):
             invariant[OpId.of(operation.index)] = OpId.of(loops[-1])
     return invariant

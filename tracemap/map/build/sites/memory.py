@@ -52,7 +52,9 @@ class _Planner:
 
     def __post_init__(self) -> None:
         commands = [command for function in self.functions for step in function.steps for command in step]
-        self._hal = {id(command): HalCommand(command.kind, command.kernel, command.location, ()) for command in commands}
+        self._hal = {
+            id(command): HalCommand(command.kind, command.kernel, command.location, ()) for command in commands
+        }
         ran = [self._hal[id(command)] for command in commands if command.kind == "dispatch"]
         self._join = CommandJoin(self.sites, self.dispatches, ran)
         pairs = zip(self.sites, self.bodies, strict=True)
@@ -135,7 +137,9 @@ class _Planner:
         stored = self._stored.get(self._site(command), ())
         written = [own for own in command.accesses if own.writes]
         number = next(index for index, own in enumerate(written) if own is access)
-        return stored[number] if len(stored) == len(written) else tuple(dict.fromkeys(op for ops in stored for op in ops))
+        return (
+            stored[number] if len(stored) == len(written) else tuple(dict.fromkeys(op for ops in stored for op in ops))
+        )
 
     def _stored_ops(self, site: Site, body: DispatchRegion | None) -> tuple[tuple[OpId, ...], ...]:
         """For each result of a dispatch site, the ops that compute it; the root op if that is not known."""

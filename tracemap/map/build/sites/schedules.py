@@ -285,5 +285,7 @@ class _ControlFlow:
 
     def _closure(self, index: int) -> frozenset[int]:
         if index not in self._all:
-            self._all[index] = frozenset(reachable(self._deciding.get(index, ()), lambda at: self._deciding.get(at, ())))
+            self._all[index] = frozenset(
+                reachable(self._deciding.get(index, ()), lambda at: self._deciding.get(at, ()))
+            )
         return self._all[index]
