@@ -150,40 +150,43 @@ _DUMP = re.compile(
     r"^// -----// IR Dump Before LayoutSlicesPass: iree-stream-layout-slices //----- //$\n", re.MULTILINE
 )
 _FUNCTION = re.compile(rf"^util\.func (?:public |private )?{SYMBOL}")
-_GLOBAL = re.compile(rf"util\.global\.(load|store)(?: %[\w#]+,)?( immutable)? {SYMBOL} : (\S+)")
+_GLOBAL = re.compile(rf"util\.global\.(?:load|store)(?: %[\w#]+,)?(?P<immutable> immutable)? {SYMBOL} : (?P<type>\S+)")
 
 
 def without_dumps(output: str) -> str:
     """The compiler's output without the dumps that `BEFORE_LAYOUT` prints."""
-    return split_dumps(output)[0] if "IR Dump Before" in output else output.strip()
+    before, *dumps = _DUMP.split(output)
+    return "".join([before, *(after for _, after in map(_split_off_function, dumps))]).strip()
 
 
-def split_dumps(output: str) -> tuple[str, str]:
-    """The compiler's output without the dumps that `BEFORE_LAYOUT` prints, and these as a module's text.
+def dumped_functions(output: str) -> str:
+    """The dumps that `BEFORE_LAYOUT` prints, as a module's text; "" if there are none.
 
     The pass runs twice on each function; the last dump counts. Globals are declared, since functions are printed alone.
     Functions are sorted, since the compiler's threads print them in any order.
     """
-    before, *dumps = _DUMP.split(output)
     functions: dict[str, str] = {}
-    messages = [before]
-    for number, dump in enumerate(dumps):
-        text, _, rest = dump.partition("\n}")
-        end, _, after = rest.partition("\n")
-        messages.append(after)
-        text = f"{text}\n}}{end}"
+    for number, dump in enumerate(_DUMP.split(output)[1:]):
+        text, _ = _split_off_function(dump)
         if found := _FUNCTION.match(text):
             functions[found[0]] = text
         elif "stream.cmd." in text or "stream.resource.alloc" in text:
             functions[str(number)] = text  # an initializer, which has no name
     joined = "\n".join(sorted(functions.values()))
-    globals_of: dict[str, tuple[str, str]] = {}
-    for found in _GLOBAL.finditer(joined):
-        immutable, name, kind = found[2], found[3] or found[4], found[5]
-        mutable = "" if immutable or globals_of.get(name, ("mutable",))[0] == "" else "mutable "
-        globals_of[name] = mutable, kind
-    declared = [f"util.global private {mutable}@{name} : {kind}" for name, (mutable, kind) in globals_of.items()]
-    return "".join(messages).strip(), "\n".join([*declared, joined])
+    globals_found = [(found[2] or found[3], found["type"], found["immutable"]) for found in _GLOBAL.finditer(joined)]
+    immutable = {name for name, _, is_immutable in globals_found if is_immutable}
+    declared = [
+        f"util.global private {'' if name in immutable else 'mutable '}@{name} : {kind}"
+        for name, kind in {name: kind for name, kind, _ in globals_found}.items()
+    ]
+    return "\n".join([*declared, joined])
+
+
+def _split_off_function(dump: str) -> tuple[str, str]:
+    """The text of a function, up to the end of its last line, and what follows."""
+    body, _, rest = dump.partition("\n}")
+    end, _, after = rest.partition("\n")
+    return f"{body}\n}}{end}", after
 
 
 def read_allocations(parser: MlirParser, module: Module) -> tuple[FunctionAllocations, ...]:
@@ -232,6 +235,13 @@ class _Held:
         return self.location is not None
 
 
+def _root(held: _Held) -> _Held:
+    """The class that a class was merged into, directly or through others."""
+    while held.merged_into is not None:
+        held = held.merged_into
+    return held
+
+
 def _is_resource(value: Value) -> bool:
     return str(value.type).startswith(_RESOURCE)
 
@@ -248,7 +258,8 @@ class _FunctionReader:
         self._defined: dict[Value, int] = {}
         self._last: dict[Value, int] = {}
         self._loops: list[tuple[int, int]] = []
-        self._steps: list[tuple[int, tuple[tuple[Operation, Mapping[Value, Value]], ...]]] = []
+        self._steps: list[tuple[tuple[Operation, Mapping[Value, Value]], ...]] = []
+        self._step_times: list[int] = []
         self._classes: list[_Held] = []
 
     def read(self) -> FunctionAllocations:
@@ -260,8 +271,7 @@ class _FunctionReader:
         allocations = self._allocations()
         numbers = {held: number for number, held in enumerate(allocations)}
         steps = tuple(
-            tuple(self._command(operation, outer, numbers) for operation, outer in commands)
-            for _, commands in self._steps
+            tuple(self._command(operation, outer, numbers) for operation, outer in commands) for commands in self._steps
         )
         name = string_attribute(self._function, "sym_name") if self._function.name == "util.func" else ""
         return FunctionAllocations(name, tuple(self._record(held, numbers) for held in allocations), steps)
@@ -281,9 +291,7 @@ class _FunctionReader:
         held = self._held.get(value)
         if held is None:
             self._define(value, held := self._new())
-        while held.merged_into is not None:
-            held = held.merged_into
-        return held
+        return _root(held)
 
     def _merge(self, value: Value, other: Value) -> None:
         """Two values are the same memory, at least on one of the ways through the program."""
@@ -391,7 +399,8 @@ class _FunctionReader:
             commands = tuple((command, outer) for command in _commands_in(entry.operation))
             if commands:
                 self._time += 1
-                self._steps.append((self._time, commands))
+                self._steps.append(commands)
+                self._step_times.append(self._time)
         for resource in resources:
             self._last[resource] = self._time
 
@@ -464,23 +473,18 @@ class _FunctionReader:
                 if defined < loop_begin < last <= loop_end:
                     end = max(end, loop_end)
             self._of(value).spans.append((defined, end))
-        roots = dict.fromkeys(self._root(held) for held in self._classes)
+        roots = dict.fromkeys(_root(held) for held in self._classes)
         allocated = []
         for held in roots:
-            sources = [self._root(source) for source in held.carried_from]
+            sources = [_root(source) for source in held.carried_from]
             if held.is_allocation or any(source.is_allocation for source in sources if source is not held):
                 allocated.append(held)
         return allocated
 
-    def _root(self, held: _Held) -> _Held:
-        while held.merged_into is not None:
-            held = held.merged_into
-        return held
-
     def _record(self, held: _Held, numbers: Mapping[_Held, int]) -> Allocation:
         source = held
         if not held.is_allocation:
-            sources = (self._root(source) for source in held.carried_from)
+            sources = (_root(source) for source in held.carried_from)
             source = max((source for source in sources if source.is_allocation), key=lambda one: _as_number(one.size))
         assert source.location is not None
         spans = [(begin, min(end, held.freed) if held.freed else end) for begin, end in held.spans]
@@ -492,10 +496,9 @@ class _FunctionReader:
 
     def _as_steps(self, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Times as first and last steps, merged where they overlap."""
-        times = [time for time, _ in self._steps]
         found: list[tuple[int, int]] = []
         for begin, end in sorted(spans):
-            first, last = bisect_left(times, begin), bisect_right(times, end) - 1
+            first, last = bisect_left(self._step_times, begin), bisect_right(self._step_times, end) - 1
             if first > last:
                 continue
             if found and first <= found[-1][1] + 1:

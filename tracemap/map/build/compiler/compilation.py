@@ -16,7 +16,7 @@ from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, sum_of
-from tracemap.ir.allocations import BEFORE_LAYOUT, split_dumps, without_dumps
+from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.map.build.compiler.failure_messages import (
@@ -385,7 +385,7 @@ class Compilation:
 
     def allocations(self) -> str:
         """The functions of the host program ahead of the layout of their memory; complete after the phase hal."""
-        return split_dumps(self._first_run.printed)[1]
+        return dumped_functions(self._first_run.printed)
 
     def remarks(self) -> Iterator[PrintedRemark]:
         """Wait for the end; returns LLVM's remarks.

@@ -261,7 +261,7 @@ def loop_invariant_ops(model: bytes) -> dict[OpId, OpId]:
         values = (value for part in (operation, *parts) for value in part.operands)
         outside = (value for value in values if facts.operations[value.maker].owner != operation.index)
         own = varies[operation.index] = frozenset().union(*map(varying, outside))
-        same = takewhile(lambda loop, own=own: loop not in own, reversed(chain))  # type: ignore[misc]  # bound as default
+        same = takewhile(frozenset(chain).difference(own).__contains__, reversed(chain))
         if loops := tuple(same):
             invariant[OpId.of(operation.index)] = OpId.of(loops[-1])
     return invariant
