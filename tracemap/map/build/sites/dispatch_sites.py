@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Protocol
 
 from msgspec import structs
 
@@ -131,17 +132,27 @@ def place_commands(
     return PlacedSites(placed_sites, tuple(buffers), tuple(_join_diagnostics(join, len(left_out))), left_out)
 
 
+class Launch(Protocol):
+    """A dispatch command of a later phase."""
+
+    @property
+    def kernel(self) -> Text:
+        """Its kernel; unknown if the phase does not name it."""
+
+    @property
+    def location(self) -> Location:
+        """Its location."""
+
+
 class CommandJoin:
-    """Joins flow dispatches to commands of the hal phase by kernel and location.
+    """Joins flow dispatches to commands of a later phase by kernel and location.
 
     Both phases keep each site's own root location, so the pair is nearly always unique. Among equals the order decides,
     which the phases keep within a function. `merged`: for each site, the sites without a command of their own, because
     the compiler merged them with it (equal arms of a branch).
     """
 
-    def __init__(
-        self, sites: Sequence[Site], dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]
-    ) -> None:
+    def __init__(self, sites: Sequence[Site], dispatches: Sequence[FlowDispatch], commands: Sequence[Launch]) -> None:
         self._sites = sites
         self._site_of: dict[int, str] = {}
         self._by_location(dispatches, commands)
@@ -165,11 +176,11 @@ class CommandJoin:
         """The sites that were merged into the command of another."""
         return frozenset(site for sites in self.merged.values() for site in sites)
 
-    def of(self, command: HalCommand) -> Text:
+    def of(self, command: Launch) -> Text:
         """The id of the site of a command; `UNKNOWN` if no site of its kernel is left."""
         return self._site_of.get(id(command), UNKNOWN)
 
-    def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]) -> None:
+    def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[Launch]) -> None:
         # By kernel too, since an op that was split into several dispatches gives all of them its location.
         pending: dict[tuple[Text, Location], list[str]] = defaultdict(list)
         # Reversed, so that pop() takes the first of equal ones.
@@ -181,7 +192,7 @@ class CommandJoin:
                 # The last one stays, since a command that the compiler duplicated belongs to the same site.
                 self._site_of[id(command)] = site_ids.pop() if len(site_ids) > 1 else site_ids[0]
 
-    def _by_order(self, commands: Sequence[HalCommand]) -> None:
+    def _by_order(self, commands: Sequence[Launch]) -> None:
         self.inexact = 0
         taken = set(self._site_of.values())
         remaining: dict[str, list[str]] = defaultdict(list)

@@ -10,7 +10,6 @@ from tracemap.core.units import UNKNOWN
 from tracemap.ir.allocations import Access, Allocation, FunctionAllocations, MemoryCommand, Size
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
-from tracemap.ir.hal import HalCommand
 from tracemap.map.build.sites.dispatch_sites import CommandJoin
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.memory import FunctionMemory, MemoryAllocation, MemoryPlan, MemoryStep, MemoryValue, StepRange
@@ -51,12 +50,9 @@ class _Planner:
     callers: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        commands = [command for function in self.functions for step in function.steps for command in step]
-        self._hal = {
-            id(command): HalCommand(command.kind, command.kernel, command.location, ()) for command in commands
-        }
-        ran = [self._hal[id(command)] for command in commands if command.kind == "dispatch"]
-        self._join = CommandJoin(self.sites, self.dispatches, ran)
+        commands = (command for function in self.functions for step in function.steps for command in step)
+        launches = [command for command in commands if command.kind == "dispatch"]
+        self._join = CommandJoin(self.sites, self.dispatches, launches)
         pairs = zip(self.sites, self.bodies, strict=True)
         self._stored = {site.id: self._stored_ops(site, body) for site, body in pairs}
 
@@ -79,7 +75,7 @@ class _Planner:
         return MemoryStep(tuple(site for site in sites if site), sort_ops(moved))
 
     def _site(self, command: MemoryCommand) -> str:
-        site = self._join.of(self._hal[id(command)]) if command.kind == "dispatch" else UNKNOWN
+        site = self._join.of(command) if command.kind == "dispatch" else UNKNOWN
         return site if isinstance(site, str) else ""
 
     def _allocations(self, function: FunctionAllocations) -> Iterator[MemoryAllocation]:
