@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from msgspec import structs
 
 from tracemap.core.codec import Count, Record
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.map.memory import FunctionMemory, MemoryAllocation, MemoryPlan, MemoryValue, evaluate, packed_bytes
-from tracemap.map.model import OpId, sort_ops
+from tracemap.map.memory import (
+    FunctionMemory,
+    MemoryAllocation,
+    MemoryPlan,
+    MemoryValue,
+    StepRange,
+    evaluate,
+    packed_bytes,
+)
+from tracemap.map.model import OpId
 
 Dimension = Callable[[int, int], Integer]
 """Returns a dimension of an argument, both by number; the argument's own value for the dimension -1."""
@@ -78,16 +87,17 @@ def memory_use(
     sized = _Sized.of(_without(function, without) if without else function, dimension)
     curve = sized.curve()
     peak = max(curve, default=0)
-    step = sized.fullest([step for step, size in enumerate(curve) if size == peak])
+    needed = sized.needed()
+    step = max(range(len(curve)), key=lambda step: (curve[step], needed[step], -step), default=0)
     held = sorted(sized.held_at(step), key=lambda value: (-value.bytes, value.written_by, value.ops))
     by_resource: dict[str, int] = {}
     for allocation, size in sized.alive_at(step):
         by_resource[allocation.resource] = by_resource.get(allocation.resource, 0) + size
     withouts: dict[tuple[OpId, ...], int] = {}
     for value in held:
-        if value.ops and len(withouts) < top:
-            removed = without | set(value.ops)
-            withouts.setdefault(value.ops, max(_Sized.of(_without(function, removed), dimension).curve(), default=0))
+        if value.ops and value.ops not in withouts and len(withouts) < top:
+            left = _without(function, without | set(value.ops))
+            withouts[value.ops] = max(_Sized.of(left, dimension).curve(), default=0)
     return MemoryUse(
         function.function,
         peak,
@@ -126,41 +136,53 @@ class _Sized:
 
     def curve(self) -> list[int]:
         """The bytes that are held at each step."""
-        held = [0] * (len(self.function.steps) + 1)
-        for allocation, size in zip(self.function.allocations, self.sizes, strict=True):
-            for steps in allocation.alive:
-                held[steps.first] += size
-                held[steps.last + 1] -= size
-        for step in range(1, len(held)):
-            held[step] += held[step - 1]
-        return held[:-1]
+        sized = zip(self.function.allocations, self.sizes, strict=True)
+        return self._sums((steps, size) for allocation, size in sized for steps in allocation.alive)
 
-    def fullest(self, steps: Sequence[int]) -> int:
-        """The first of some steps at which most bytes are needed."""
-        needed = {step: sum(value.bytes for value in self.held_at(step)) for step in steps}
-        return max(steps, key=lambda step: (needed[step], -step), default=0)
+    def needed(self) -> list[int]:
+        """The bytes of the values that are needed at each step."""
+        sized = zip(self.function.allocations, self.values, strict=True)
+        return self._sums(
+            (steps, size)
+            for allocation, sizes in sized
+            for value, size in zip(allocation.values, sizes, strict=True)
+            for steps in _needing(allocation, value)
+        )
+
+    def _sums(self, sizes: Iterable[tuple[StepRange, int]]) -> list[int]:
+        """The sum of sizes at each step, from the steps of each."""
+        changes = [0] * (len(self.function.steps) + 1)
+        for steps, size in sizes:
+            changes[steps.first] += size
+            changes[steps.last + 1] -= size
+        return list(accumulate(changes))[:-1]
 
     def alive_at(self, step: int) -> Iterator[tuple[MemoryAllocation, int]]:
         """The allocations that are held at a step, with their sizes."""
         for allocation, size in zip(self.function.allocations, self.sizes, strict=True):
-            if _is_alive(allocation, step):
+            if _has(allocation.alive, step):
                 yield allocation, size
 
     def held_at(self, step: int) -> Iterator[HeldValue]:
         """The values that are needed at a step."""
         for allocation, sizes in zip(self.function.allocations, self.values, strict=True):
-            if not _is_alive(allocation, step):
-                continue
-            begin = _begin(allocation)
             for value, size in zip(allocation.values, sizes, strict=True):
-                if size and (not allocation.is_packed or begin + value.first <= step <= begin + value.last):
+                if size and _has(_needing(allocation, value), step):
                     yield HeldValue(
                         value.ops, size, allocation.resource, value.written_by, value.read_by, allocation.is_carried
                     )
 
 
-def _is_alive(allocation: MemoryAllocation, step: int) -> bool:
-    return any(steps.first <= step <= steps.last for steps in allocation.alive)
+def _has(ranges: Iterable[StepRange], step: int) -> bool:
+    return any(steps.first <= step <= steps.last for steps in ranges)
+
+
+def _needing(allocation: MemoryAllocation, value: MemoryValue) -> Sequence[StepRange]:
+    """The steps that need a value: all at which its allocation is held, or those of its slice."""
+    if not allocation.is_packed or not allocation.alive:
+        return allocation.alive
+    begin = _begin(allocation)
+    return (StepRange(begin + value.first, min(begin + value.last, _end(allocation))),)
 
 
 def _begin(allocation: MemoryAllocation) -> int:
@@ -197,17 +219,14 @@ def _without(function: FunctionMemory, removed: frozenset[OpId]) -> FunctionMemo
     gone: dict[str, int] = {}
     returned: set[str] = set()
     for allocation in function.allocations:
-        begin = _begin(allocation)
-        for value in allocation.values:
-            if _is_removed(value, removed):
-                last = begin + value.last if allocation.is_packed else _end(allocation)
-                for site in value.written_by:
-                    gone[site] = max(gone.get(site, 0), last)
-                    if allocation.resource == RESULT:
-                        returned.add(site)
-    return structs.replace(
-        function, allocations=tuple(_allocation_without(own, removed, gone, returned) for own in function.allocations)
-    )
+        for value in (value for value in allocation.values if _is_removed(value, removed)):
+            last = max((steps.last for steps in _needing(allocation, value)), default=0)
+            for site in value.written_by:
+                gone[site] = max(gone.get(site, 0), last)
+            if allocation.resource == RESULT:
+                returned.update(value.written_by)
+    allocations = tuple(_allocation_without(own, removed, gone, returned) for own in function.allocations)
+    return structs.replace(function, allocations=allocations)
 
 
 def _is_removed(value: MemoryValue, removed: frozenset[OpId]) -> bool:
@@ -219,28 +238,20 @@ def _allocation_without(
 ) -> MemoryAllocation:
     if allocation.resource == RESULT or not allocation.alive:
         return allocation
-    begin = _begin(allocation)
-    values = []
-    for value in allocation.values:
-        if _is_removed(value, removed) or (value.read_by and set(value.read_by) <= returned):
-            continue
-        last = max((gone[site] - begin for site in value.read_by if site in gone), default=value.last)
-        values.append(structs.replace(value, last=max(value.last, last)))
-    last = max((gone[site] for value in values for site in value.read_by if site in gone), default=0)
-    if not allocation.is_packed and last > _end(allocation):
-        alive = (*allocation.alive[:-1], structs.replace(allocation.alive[-1], last=last))
-        return structs.replace(allocation, values=tuple(values), alive=alive)
-    return structs.replace(allocation, values=tuple(values))
+    left = [
+        value
+        for value in allocation.values
+        if not _is_removed(value, removed) and not (value.read_by and set(value.read_by) <= returned)
+    ]
+    if allocation.is_packed:
+        begin = _begin(allocation)
+        values = tuple(structs.replace(own, last=max(own.last, _last_user(own, gone) - begin)) for own in left)
+        return structs.replace(allocation, values=values)
+    last = max([_end(allocation), *(_last_user(value, gone) for value in left)])
+    alive = (*allocation.alive[:-1], structs.replace(allocation.alive[-1], last=last))
+    return structs.replace(allocation, values=tuple(left), alive=alive)
 
 
-def ops_at_peak(use: MemoryUse) -> dict[OpId, int]:
-    """The bytes of each op at the peak; ops that made a value together have equal parts."""
-    found: dict[OpId, int] = {}
-    for value in use.held:
-        for op, size in zip(value.ops, _equal_parts(value.bytes, len(value.ops)), strict=True):
-            found[op] = found.get(op, 0) + size
-    return {op: found[op] for op in sort_ops(found)}
-
-
-def _equal_parts(total: int, count: int) -> list[int]:
-    return [total // count + (index < total % count) for index in range(count)] if count else []
+def _last_user(value: MemoryValue, gone: Mapping[str, int]) -> int:
+    """The last step that needs a value instead of those that were made from it and are gone; 0 if there is none."""
+    return max((gone[site] for site in value.read_by if site in gone), default=0)
