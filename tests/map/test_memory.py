@@ -99,6 +99,8 @@ def test_sizes_are_expressions_of_arguments() -> None:
     read = evaluate("(* (+ (dim 0 1) (arg 2)) (align 5 64))", lambda argument, index: sizes[argument, index])
     assert read == 12 * 64
     assert evaluate("(* (dim 0 0) 4)", lambda _argument, _index: UNKNOWN) is UNKNOWN
+    for text in ("(/ 4 (- (dim 0 0) 1))", "(- 1 2)", "(* 99999999999 99999999999)"):
+        assert evaluate(text, lambda _argument, _index: 1) is UNKNOWN
     for text in ("", "(", "(* 4)", "(what 1 2)", "4 5", "(* 4 x)", ")"):
         with pytest.raises(ValueError, match=re.escape(repr(text))):
             evaluate(text, lambda _argument, _index: 1)

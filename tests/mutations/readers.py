@@ -93,6 +93,11 @@ def _read_compiled(folder: Path, dice: random.Random) -> None:
     run_command("diff", bundle, bundle, "--format", dice.choice(("text", "json")))
 
 
+def _read_memory(folder: Path, dice: random.Random) -> None:
+    without = dice.choice(((), ("--without", "op2"), ("--dim", "0")))
+    run_command("memory", folder / inputs.BUNDLE, "--format", dice.choice(("text", "json")), *without)
+
+
 _WITH_COMMAND = 0.1
 """The part of the tries that a command reads, where what comes after the reading takes up to ten times as long."""
 
@@ -385,6 +390,7 @@ READERS: dict[str, Reader] = {
         Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
         Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
         Reader("compiled", ((f"{inputs.BUNDLE}/compiled.json", changed_json),), _read_compiled),
+        Reader("memory", ((f"{inputs.BUNDLE}/memory.json", changed_json),), _read_memory),
         Reader(
             "kept",
             ((f"{inputs.KEPT}/call.json", changed_json), (f"{inputs.KEPT}/inputs/*.npy", changed_bytes)),

@@ -1,4 +1,4 @@
-"""Whether a program's memory, and its peak without an op, are what they are: `python -m tests.oracle.memory`.
+"""Accuracy of a program's memory, and of its peak without an op: `python -m tests.oracle.memory`.
 
 The truth of the peak is the runtime's own count of allocated bytes (`--print_statistics`). The truth of the peak
 without an op is the model without that op, compiled again: its users read what it read.

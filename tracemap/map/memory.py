@@ -87,9 +87,9 @@ def check_memory(plan: MemoryPlan, graph: TraceGraph) -> None:
     for function in functions:
         for step in function.steps:
             _check_names(step.ops, step.sites, graph)
-        last = max((steps.last for own in function.allocations for steps in own.alive), default=-1)
-        if last >= len(function.steps):
-            raise ValueError(f"{function.function} has no step {last}")
+        for steps in (steps for own in function.allocations for steps in own.alive):
+            if not steps.first <= steps.last < len(function.steps):
+                raise ValueError(f"{function.function} has no steps {steps.first} to {steps.last}")
     for allocation in (own for function in functions for own in function.allocations):
         for value in allocation.values:
             _check_names(value.ops, (*value.written_by, *value.read_by), graph)
@@ -108,7 +108,8 @@ def _check_names(ops: Sequence[OpId], sites: Sequence[str], graph: TraceGraph) -
 def evaluate(size: Text, dimension: Callable[[int, int], Integer]) -> Integer:
     """The number of bytes of an expression; `dimension(argument, index)` is a dimension, index -1 the value itself.
 
-    `(dim A I)` is dimension I of argument A, `(arg A)` the value of argument A. Unknown if one of them is unknown.
+    `(dim A I)` is dimension I of argument A, `(arg A)` the value of argument A. Unknown if one of them is, or if no
+    array can have this size.
 
     Raises:
         ValueError: it is no expression.
@@ -122,7 +123,7 @@ def evaluate(size: Text, dimension: Callable[[int, int], Integer]) -> Integer:
         raise ValueError(f"{size!r} is no size") from error
     if end < len(tokens):
         raise ValueError(f"{size!r} is no size")
-    return value
+    return value if isinstance(value, int) and 0 <= value <= _MOST_BYTES else UNKNOWN
 
 
 def _parsed(tokens: Sequence[str], at: int, dimension: Callable[[int, int], Integer]) -> tuple[Integer, int]:
@@ -140,9 +141,14 @@ def _parsed(tokens: Sequence[str], at: int, dimension: Callable[[int, int], Inte
         return dimension(known[0], known[1]), at + 1
     if operator == "arg":
         return dimension(known[0], -1), at + 1
-    return _OPERATORS[operator](*known), at + 1
+    try:
+        return _OPERATORS[operator](*known), at + 1
+    except ZeroDivisionError:
+        return UNKNOWN, at + 1
 
 
+_MOST_BYTES: Final = 1 << 56
+"""Bytes that an address can have, on present processors."""
 _OPERATORS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,

@@ -181,8 +181,8 @@ def _needing(allocation: MemoryAllocation, value: MemoryValue) -> Sequence[StepR
     """The steps that need a value: all at which its allocation is held, or those of its slice."""
     if not allocation.is_packed or not allocation.alive:
         return allocation.alive
-    begin = _begin(allocation)
-    return (StepRange(begin + value.first, min(begin + value.last, _end(allocation))),)
+    first, last = _begin(allocation) + value.first, min(_begin(allocation) + value.last, _end(allocation))
+    return (StepRange(first, last),) if first <= last else ()
 
 
 def _begin(allocation: MemoryAllocation) -> int:
