@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,23 +59,23 @@ def dimensions(entry: Function, options: MemoryOptions) -> Dimension:
 
     specs = specs_by_argument(entry, options.inputs) if options.inputs else [None] * len(entry.arguments)
 
-    def given(argument: int) -> tuple[Shaped | None, str]:
-        spec = specs[argument] or ""
-        if found := SPEC.fullmatch(spec):
-            sizes = [int(size) for size in found[1].split("x")[:-1]]
-            return Shaped(tuple(sizes) or None, found[2]), found[3] or ""
-        return parsed(entry.arguments[argument].type), spec
+    shapes: list[Sequence[int | None]] = []
+    values: list[str] = []
+    for argument, spec in zip(entry.arguments, specs, strict=True):
+        found = SPEC.fullmatch(spec or "")
+        sizes = tuple(int(size) for size in found[1].split("x")[:-1]) if found else ()
+        declared = Shaped(sizes or None, found[2]) if found else parsed(argument.type)
+        shapes.append(declared.sizes if declared is not None and declared.sizes is not None else ())
+        values.append((found[3] or "") if found else spec or "")
 
     def dimension(argument: int, index: int) -> Integer:
-        if argument >= len(entry.arguments):
+        if argument >= len(shapes):
             return UNKNOWN
-        shaped, value = given(argument)
         if index < 0:
-            return int(value) if value.isdigit() else UNKNOWN
-        sizes = shaped.sizes if shaped is not None else None
-        if sizes is None or index >= len(sizes):
+            return int(values[argument]) if values[argument].isdigit() else UNKNOWN
+        if index >= len(shapes[argument]):
             return UNKNOWN
-        size = sizes[index]
+        size = shapes[argument][index]
         return options.dim if size is None else size
 
     return dimension
