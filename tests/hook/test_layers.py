@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("system",),
     ("images", "settings", "printing", "event_names", "files", "lock"),
     ("counters", "process", "statistics", "mapping"),
-    ("samples", "report", "event_choice", "stops"),
+    ("samples", "report", "event_choice", "stops", "watching"),
     ("perf_source", "timer_source"),
     ("sampler",),
     ("thread",),

@@ -28,6 +28,7 @@ __all__ = [
     "moment",
     "settings_environment",
     "stops_environment",
+    "watch_environment",
 ]
 
 
@@ -140,6 +141,23 @@ def stops_environment(stops: Path, variables: Mapping[str, str] | None = None) -
     """
     current = {**os.environ, **(variables or {})}
     return {"LD_PRELOAD": _preload_variable(stops.parent, current), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
+
+
+def watch_environment(folder: Path) -> dict[str, str]:
+    """Environment variables that stop a program at the begin and end of each dispatch.
+
+    Args:
+        folder: has the named pipes `asks` and `answers` (see watching.h), and gets the names of kernels.
+
+    Raises:
+        HookUnavailable: there is no library, or it cannot be preloaded.
+    """
+    path = str(folder.resolve())
+    return {
+        "LD_PRELOAD": _preload_variable(folder, os.environ),
+        "TRACEMAP_HOOK_OUTPUT": path,
+        "TRACEMAP_HOOK_WATCH": path,
+    }
 
 
 def _preload_variable(folder: Path, current: Mapping[str, str]) -> str:

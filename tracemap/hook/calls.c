@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "thread.h"
+#include "watching.h"
 
 #define CLOCK_REFRESH 65536u /* bytes of records between two readings of both clocks */
 
@@ -132,6 +133,17 @@ static inline struct thread *this_thread(void) {
 
 /* ---- through a trampoline */
 
+/* A thread without a file of calls; its dispatches may be watched. */
+static __attribute__((noinline)) int call_unrecorded(const struct slot *slot, const void *environment,
+                                                     const struct dispatch_state *dispatch,
+                                                     const struct workgroup_state *workgroup) {
+  if (LIKELY(!watching())) return slot->target(environment, dispatch, workgroup);
+  watching_begin(slot->kernel, dispatch, workgroup);
+  int status = slot->target(environment, dispatch, workgroup);
+  watching_end(slot->kernel, dispatch, workgroup);
+  return status;
+}
+
 /* Samples alone cost a call almost nothing: two reads and two writes of thread-local data. */
 static __attribute__((noinline)) int call_sampled(struct thread *thread, const struct slot *slot,
                                                   const void *environment, const struct dispatch_state *dispatch,
@@ -148,7 +160,7 @@ int hook_call(const void *environment, const struct dispatch_state *dispatch,
   struct thread *thread = this_thread();
   const struct slot *slot = &slots[index];
   if (UNLIKELY(thread->sampler != NULL)) return call_sampled(thread, slot, environment, dispatch, workgroup);
-  if (UNLIKELY(thread->broken)) return slot->target(environment, dispatch, workgroup);
+  if (UNLIKELY(thread->broken)) return call_unrecorded(slot, environment, dispatch, workgroup);
   return call_slot(thread, slot, environment, dispatch, workgroup);
 }
 

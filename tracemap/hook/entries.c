@@ -17,7 +17,7 @@
  *   counters        counts of events, for each call           settings        the environment variables
  *   images          reads ELF images in memory                printing        buffered text output
  *   event_names     Linux's names of events                   files           the hook's own files, and disk space
- *   stops           when the program stops its own clock
+ *   stops           when the program stops its own clock     watching        stops the program for a watcher
  *   mapping         mapped files                              lock            locks that work in every context
  *   system          compiler, C library, kernel and machine
  *   abi, layout     IREE's interface, the layout of record files

@@ -108,6 +108,7 @@ static bool ask_for_recording(void) {
       "TRACEMAP_HOOK_OUTPUT",       "TRACEMAP_HOOK_FILTER",    "TRACEMAP_HOOK_SKIP_MS",
       "TRACEMAP_HOOK_CALLS",        "TRACEMAP_HOOK_EVERY",     "TRACEMAP_HOOK_EVENTS",
       "TRACEMAP_HOOK_RECORD_CALLS", "TRACEMAP_HOOK_SAMPLE_HZ", "TRACEMAP_HOOK_SAMPLER",    "TRACEMAP_HOOK_STOPS",
+      "TRACEMAP_HOOK_WATCH",
   };
   for (size_t place = 0; place < sizeof asking / sizeof *asking; place++) {
     const char *value = getenv(asking[place]);
@@ -178,7 +179,8 @@ static void read_all(void) {
   settings.every = number("TRACEMAP_HOOK_EVERY", 1);
   if (!settings.every) settings.every = 1;
   settings.thread_bytes = number("TRACEMAP_HOOK_THREAD_BYTES", 1ull << 30);
-  settings.record_calls = number("TRACEMAP_HOOK_RECORD_CALLS", 1) != 0;
+  copy_folder(settings.watch, sizeof settings.watch, "TRACEMAP_HOOK_WATCH");
+  settings.record_calls = !settings.watch[0] && number("TRACEMAP_HOOK_RECORD_CALLS", 1) != 0;
   read_sampling();
   read_events();
   read_report(&settings.report);

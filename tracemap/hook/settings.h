@@ -43,7 +43,8 @@ struct settings {
   uint64_t every;        /* record one call out of this number */
   uint64_t thread_bytes; /* size limit of a thread's file */
   bool keeps_newest;     /* a full file of calls drops its oldest ones */
-  bool record_calls;     /* false: calls are only passed on, for samples alone */
+  bool record_calls;     /* false: calls are only passed on, for samples or a watcher alone */
+  char watch[4096];      /* a folder with the pipes of a watcher; empty: none */
   uint64_t sample_hz;    /* samples of a thread per second of its CPU time; 0: none */
   enum sampler_choice sampler;
   unsigned event_count;
