@@ -62,7 +62,7 @@ class ProgramMemory:
         Raises:
             OSError: they cannot be read.
         """
-        view = memoryview(target)
+        view = target.data
         while view:
             size = os.preadv(self._file, [view], address)
             if not size:
@@ -154,13 +154,11 @@ class _Service:
                         "the memory of the program cannot be read: the system forbids it; allow it with "
                         "`sysctl kernel.yama.ptrace_scope=1`, or run as root"
                     )
-                except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+                except BaseException as error:
                     self.failure = error
             os.write(self._answers, b"\0")
 
-    def _stopped(
-        self, moment: int, kernel: int, pid: int, bindings: int, *rest: int
-    ) -> None:
+    def _stopped(self, moment: int, kernel: int, pid: int, bindings: int, *rest: int) -> None:
         constants, pointers, lengths, constant_count, x, y, z = rest
         if pid not in self._memories:
             self._memories[pid] = ProgramMemory(pid)

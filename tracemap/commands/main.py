@@ -99,6 +99,7 @@ COMMANDS = {
     "attribute": "Show what each op costs, from a run and its bundle.",
     "what-if": "Show what the program gains if an op, line or kernel gets faster, or with other workers.",
     "memory": "Show how much memory a program allocates, and which ops hold it at the peak.",
+    "numerics": "Check the results of every dispatch: rounding errors, NaN, and which op is wrong.",
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",

@@ -262,3 +262,138 @@ class Tune(Document, frozen=True, kw_only=True):
     ops: tuple[OpChange, ...]
     handed_on: Ranking | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
+
+
+# ---- numerics
+
+
+class Verdict(StrEnum):
+    """Whether a dispatch site computes what its kernel says."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NOT_VERIFIED = "not-verified"
+
+
+class OutputStatistics(Record, frozen=True):
+    """The elements of an output; `least`, `largest` and `mean` are of the finite ones, None if there are none."""
+
+    binding: Count
+    type: str
+    elements: Count
+    least: float | None
+    largest: float | None
+    mean: float | None
+    zeros: Count
+    subnormals: Count
+    nans: Count
+    infinities: Count
+
+
+class NumericError(Record, frozen=True):
+    """The largest errors of the floats that a dispatch writes, against a double-precision result.
+
+    `max_ulps`: in units of the last place of the exact value, or of the root mean square of its tensor if that is
+    larger; `max_rel`: relative to the exact value plus this root mean square; `rms_rel`: the root mean square of these.
+    All three are None if the exact values of a tensor cancel to 0. `tolerance`: what rounding usually explains of
+    `max_rel`.
+    """
+
+    max_ulps: float | None
+    max_abs: float
+    max_rel: float | None
+    rms_rel: float | None
+    tolerance: float
+
+
+class WrongElement(Record, frozen=True):
+    """The element of an output with the largest error, and its numbers as text."""
+
+    binding: Count
+    index: tuple[Count, ...]
+    value: str
+    expected: str
+
+
+class FirstBadNumber(Record, frozen=True):
+    """The first operation of a kernel that makes a NaN or an infinity out of numbers without one.
+
+    `kind`: nan or infinity. `index`: of the element in its result; `operands`: the numbers it was made of; `lines`: of
+    the kernel's text.
+    """
+
+    kind: str
+    operation: str
+    index: tuple[Count, ...]
+    operands: tuple[str, ...]
+    lines: tuple[Count, ...]
+
+
+class SiteNumerics(Record, frozen=True):
+    """The calls of a dispatch site, or of a kernel if its sites cannot be told apart.
+
+    Attributes:
+        site: `UNKNOWN` for a kernel.
+        calls: of these, `checked` were compared with the reference.
+        reason: why results are wrong or not verified, or "".
+        isolated: error of the site alone, on the inputs that it had.
+        accumulated: error against a double-precision run of the program up to it.
+        ops: those that are likely to be wrong, likeliest first; of a correct site its members, the root first.
+        explanation: the change of an op that would have the wrong result, or "".
+    """
+
+    site: Text
+    kernel: str
+    calls: Count
+    checked: Count
+    verdict: Verdict
+    reason: str
+    isolated: NumericError | None
+    accumulated: NumericError | None
+    wrong: WrongElement | None
+    ops: tuple[str, ...]
+    explanation: str
+    outputs: tuple[OutputStatistics, ...]
+
+
+class BadNumber(Record, frozen=True):
+    """The first NaN or infinity that the program makes, and the ops that make it."""
+
+    site: Text
+    kernel: str
+    ops: tuple[str, ...]
+    number: FirstBadNumber
+
+
+class OutputDeparture(Record, frozen=True):
+    """An output of a site next to that of another program, whose root op is the same.
+
+    `snr_db`: signal-to-noise ratio in decibels, None if they are equal. `rms_rel`: root mean square of the differences
+    over that of the other program's output. `departs`: whether this is more than rounding explains.
+    """
+
+    site: str
+    op: str
+    other_site: str
+    other_op: str
+    elements: Count
+    snr_db: float | None
+    rms_rel: float
+    departs: bool
+
+
+class Numerics(Document, frozen=True, kw_only=True):
+    """The numerics of a function: sites in the order of execution.
+
+    `against`: what the results are compared with: `kernels` (each kernel's own reference), `f64`, or another bundle.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["numerics"] = "numerics"
+    module_sha256: str
+    function: str
+    against: str
+    sites: tuple[SiteNumerics, ...]
+    first_bad: tuple[BadNumber, ...]
+    departures: tuple[OutputDeparture, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()

@@ -237,16 +237,17 @@ def first_difference(call: Call, expected: Memory, actual: Memory, stored: Seque
         allowed: `tolerance`.
     """
     for view in dict.fromkeys(stored):
-        if difference := _difference_in_view(view, expected, actual, allowed):
+        if difference := difference_in_view(view, expected, actual, allowed):
             return difference
     return _difference_outside(call, expected, actual, stored)
 
 
-def _difference_in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> str:
+def difference_in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> str:
+    """The first difference between the elements of a view in two memories; "" if they agree."""
     right = from_memory(view.of(expected), view.element)
     computed = from_memory(view.of(actual), view.element)
     if view.element in EPSILON:
-        errors = _relative_errors(right, computed)
+        errors = relative_errors(right, computed)
         wrong = ~(errors <= allowed)
     else:
         errors, wrong = np.zeros(0), right != computed
@@ -276,16 +277,16 @@ def _mean_difference(errors: npt.NDArray[np.float64], allowed: float, view: View
     )
 
 
-def _relative_errors(right: npt.NDArray[Any], computed: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def relative_errors(right: npt.NDArray[Any], computed: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Differences from the right numbers, over their size plus their scale; NaN if either is NaN."""
-    scale = _scale(np.abs(right[np.isfinite(right)]))
+    scale = scale_of(np.abs(right[np.isfinite(right)]))
     with np.errstate(all="ignore"):
         errors = np.abs(computed - right) / (np.abs(right) + scale)
     same = (computed == right) | (np.isnan(computed) & np.isnan(right))
     return np.where(same, 0.0, errors)
 
 
-def _scale(sizes: npt.NDArray[Any]) -> float:
+def scale_of(sizes: npt.NDArray[Any]) -> float:
     """The root mean square of absolute values without masks, which say nothing about the errors of the others."""
     for _ in range(_MAX_MASKS):
         largest = np.max(sizes, initial=0.0)
@@ -334,7 +335,7 @@ def is_too_rough(memory: Memory, stored: Sequence[View], allowed: float) -> bool
         if view.element not in EPSILON:
             continue
         right = from_memory(view.of(memory), view.element)
-        errors = _relative_errors(right, right / 2)
+        errors = relative_errors(right, right / 2)
         if np.any(errors) and np.all(errors <= allowed) and not _mean_difference(errors, allowed, view):
             return True
     return False

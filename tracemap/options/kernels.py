@@ -185,3 +185,19 @@ class SweepOptions(Options):
     flags: tuple[str, ...] = option(
         (), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsOptions(FunctionOptions):
+    """Options of `numerics`: the call, what to compare its results with, and the output."""
+
+    against: str = option(
+        "",
+        "Also compare with `f64`, a double-precision run of the whole program, or with another bundle.  "
+        "[default: each kernel alone]",
+        metavar="f64|BUNDLE",
+    )
+    calls: int = count(16, "Calls of a kernel on the same buffers to compare with the reference.", at_least=0)
+    statistics: bool = option(False, "Only count and measure the outputs; compare nothing.")
+    top: int = count(20, "Rows of the table; 0: all.", at_least=0)
+    format: Literal["text", "json"] = option("text", "A table, or JSON with all values.")

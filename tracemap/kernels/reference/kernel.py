@@ -22,9 +22,19 @@ from tracemap.kernels.reference.elements import (
     View,
 )
 from tracemap.kernels.reference.linalg_ext import EXTENSIONS
-from tracemap.kernels.reference.scalars import evaluate
+from tracemap.kernels.reference.scalars import Watch, evaluate
 from tracemap.kernels.reference.structured import evaluate_structured
-from tracemap.kernels.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, PACKING, STORE, SUBSPAN, State
+from tracemap.kernels.reference.tensors import (
+    ADDRESSES,
+    HANDLERS,
+    OF_ADDRESSES,
+    PACKING,
+    STORE,
+    SUBSPAN,
+    Replacement,
+    State,
+    not_replaced,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +63,22 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Views that a reference stored, in order, and the accuracy of the results."""
+    """Views that a reference stored, in order, and the accuracy of the results.
+
+    `exact`: the values of each view before they were rounded to its type.
+    """
 
     stored: tuple[View, ...]
     precision: Precision
+    exact: tuple[Array, ...]
 
 
-_NOT_APPROXIMATED: Final = {
+NOT_APPROXIMATED: Final = {
     *("math.absf", "math.absi", "math.ceil", "math.floor", "math.trunc", "math.round", "math.roundeven"),
     *("math.sqrt", "math.copysign", "math.fma", "math.isnan", "math.isinf", "math.isfinite"),
 }
 """Functions that processors compute exactly, or with a single rounding."""
-_EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
+EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
 """Operations on floats without rounding."""
 _SEGMENTS: Final = "operandSegmentSizes"
 _CALL: Final = "func.call"
@@ -108,28 +122,33 @@ class KernelFunction:
                 _evaluate(state, operation)
         return state
 
-    def run(self, memory: Memory) -> Computed:
+    def run(self, memory: Memory, watch: Watch | None = None, replaced: Replacement = not_replaced) -> Computed:
         """Apply the kernel to a memory.
+
+        Args:
+            memory: the bindings, which are changed.
+            watch: sees every operation, and may change its results.
+            replaced: returns values to use in place of those that the memory has for a view; None: those.
 
         Raises:
             NotEvaluated: the kernel contains an unsupported operation.
         """
-        state = State(self.constants, self.blobs, memory)
+        state = State(self.constants, self.blobs, memory, watch=watch, replaced=replaced)
         callees = [symbol_path(op.attributes["callee"])[0] for op in walk(self.operation) if op.name == _CALL]
         if callees:
             raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(callees))}")
         for operation in nested(self.operation):
             _evaluate(state, operation)
-        return Computed(tuple(state.stored), self._precision(state))
+        return Computed(tuple(state.stored), self._precision(state), tuple(state.exact))
 
     def _precision(self, state: State) -> Precision:
         elements = {view.element for view in state.stored}
         for operation in walk(self.operation):
-            if operation.name.startswith(("arith.", "math.")) and operation.name not in _EXACT:
+            if operation.name.startswith(("arith.", "math.")) and operation.name not in EXACT:
                 elements |= {str(result.type) for result in operation.results}
         sums = [EPSILON.get(reduction.element, 0.0) * math.sqrt(reduction.length) for reduction in state.reductions]
         epsilon = max((EPSILON[element] for element in elements if element in EPSILON), default=0.0)
-        approximated = any(name.startswith("math.") and name not in _NOT_APPROXIMATED for name in self.names())
+        approximated = any(name.startswith("math.") and name not in NOT_APPROXIMATED for name in self.names())
         return Precision(epsilon, max(sums, default=0.0), approximated)
 
     def names(self) -> frozenset[str]:
@@ -190,6 +209,9 @@ def _evaluate(state: State, operation: Operation) -> None:
     else:
         result = evaluate(operation, [state.of(operand) for operand in operation.operands])
         results = list(result) if isinstance(result, tuple) else [result]
+    if state.watch is not None and operation.name not in ADDRESSES:
+        operands = [state.known.get(operand) for operand in operation.operands]
+        results = state.watch.computed(operation, operands, results)
     state.known.update(zip(operation.results, results, strict=True))
 
 
@@ -199,7 +221,7 @@ def _evaluate_structured(state: State, operation: Operation) -> list[Array]:
     inputs = int(operation.attributes[_SEGMENTS][0])
     operands = [state.of(operand) for operand in operation.operands]
     values = [state.loaded(operand) for operand in operands]
-    results, reductions = evaluate_structured(operation, values[:inputs], values[inputs:], state.of)
+    results, reductions = evaluate_structured(operation, values[:inputs], values[inputs:], state.of, state.watch)
     state.reductions += reductions
     for result, target in zip(results, operands[inputs:], strict=True):
         if isinstance(target, View):  # an operation on memory has no results

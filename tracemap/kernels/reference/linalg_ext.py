@@ -62,7 +62,7 @@ def _order(
     rows = [np.expand_dims(np.moveaxis(value, axis, -1), -2) for value in values]
     pairs = itertools.chain.from_iterable(zip(rows, columns, strict=True))
     with np.errstate(all="ignore"):
-        (comparison,) = Body(operation, state.of).values([*pairs])
+        (comparison,) = Body(operation, state.of, state.watch).values([*pairs])
     shape = (*columns[0].shape[:-1], length)
     before = np.broadcast_to(comparison, shape).astype(bool)
     strictly = before & ~np.swapaxes(before, -1, -2)
@@ -86,7 +86,7 @@ def _scatter(state: State, operation: Operation) -> Sequence[Any]:
         math.prod(targets.shape[:-1])
     ):
         raise NotEvaluated(f"{UNDEFINED}a scatter requires unique indices, and the random ones are not unique")
-    body = Body(operation, state.of)
+    body = Body(operation, state.of, state.watch)
     result = np.array(before)
     window = updates.shape[batch:]
     for number in np.ndindex(*indices.shape[:batch]):
@@ -131,7 +131,7 @@ def _map_store(state: State, operation: Operation) -> Sequence[Any]:
     before = state.loaded(target)
     shape = source.shape
     indices = np.meshgrid(*(np.arange(extent, dtype=np.int64) for extent in shape), indexing="ij", sparse=True)
-    *target_indices, mask = Body(operation, state.of).values(indices)
+    *target_indices, mask = Body(operation, state.of, state.watch).values(indices)
     stored = np.array(before)
     active = np.broadcast_to(mask, shape)
     stored[tuple(np.broadcast_to(index, shape)[active] for index in target_indices)] = source[active]
@@ -203,7 +203,7 @@ def _mask_scores(scores: Array, mask: Array, axes: Sequence[int], target_axes: S
 
 def _transform_scores(state: State, operation: Operation, scores: Array) -> Array:
     """Apply the body to the scores. Bodies that do more than scale depend on the exponents' base, and are refused."""
-    body = Body(operation, state.of)
+    body = Body(operation, state.of, state.watch)
     if any(op.name not in _BASE_INDEPENDENT for op in body.operations):
         raise NotEvaluated("an attention that does more to its scores than scale them has no reference")
     return body.values([scores])[0]

@@ -259,14 +259,42 @@ def no_indices(_: int) -> Array:
     raise NotEvaluated("an index outside of a loop has no reference")
 
 
-class Body:
-    """The body of a structured operation. `outer` evaluates values from outside of it."""
+class Watch:
+    """Sees the operations of a kernel while it is evaluated; subclasses may change results."""
 
-    def __init__(self, operation: Operation, outer: Outer) -> None:
+    def computed(self, operation: Operation, operands: Sequence[Array], results: Sequence[Array]) -> Sequence[Array]:
+        """The results to go on with.
+
+        Args:
+            operation: an operation of the kernel, or of a body.
+            operands: its operands, a body's on all points at once; None for what is no number, and without the
+                operands of structured operations.
+            results: its results.
+        """
+        del operation, operands
+        return results
+
+    def summed(self, total: Array, sizes: Callable[[], Array], terms: int, element: str) -> Array:
+        """The sums to go on with, before they are added to their initial values.
+
+        Args:
+            total: the sums.
+            sizes: computes the sums of the terms' absolute values; has the shape of `total`.
+            terms: number of terms of each.
+            element: type of the accumulator.
+        """
+        del sizes, terms, element
+        return total
+
+
+class Body:
+    """The body of a structured operation. `outer` evaluates values from outside of it; `watch` sees its operations."""
+
+    def __init__(self, operation: Operation, outer: Outer, watch: Watch | None = None) -> None:
         block = operation.regions[0].blocks[0]
         *self.operations, terminator = (op.operation for op in block.operations)
         self.arguments, self.yielded = list(block.arguments), list(terminator.operands)
-        self._outer = outer
+        self._outer, self.watch = outer, watch
 
     def values(
         self,
@@ -290,7 +318,10 @@ class Body:
             if operation.name == "linalg.index":
                 results: Sequence[Array] = (indices(operation.attributes["dim"].value),)
             else:
-                results = _compute(operation, [of(operand) for operand in operation.operands])
+                operands = [of(operand) for operand in operation.operands]
+                results = _compute(operation, operands)
+                if self.watch is not None:
+                    results = self.watch.computed(operation, operands, results)
             known.update(zip(operation.results, results, strict=True))
         return [of(value) for value in (self.yielded if results_of is None else results_of)]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from tracemap.ir.attributes import Linear
 from tracemap.ir.parsing import Operation, Value, producer_of
 from tracemap.kernels.reference.elements import Array, NotEvaluated
-from tracemap.kernels.reference.scalars import ARITHMETIC, Body, Outer, operand_maps
+from tracemap.kernels.reference.scalars import ARITHMETIC, Body, Outer, Watch, operand_maps
 
 _MAX_POINTS: Final = 1 << 22
 """Maximum of points computed at once; larger spaces are split."""
@@ -86,7 +87,11 @@ class Reduction:
 
 
 def evaluate_structured(
-    operation: Operation, inputs: Sequence[Array], outputs: Sequence[Array], outer: Outer
+    operation: Operation,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    outer: Outer,
+    watch: Watch | None = None,
 ) -> tuple[list[Array], list[Reduction]]:
     """The results of a structured operation, and its reductions.
 
@@ -95,6 +100,7 @@ def evaluate_structured(
         inputs: its inputs, tensors or numbers.
         outputs: initial values of its outputs; not modified.
         outer: evaluates values from outside the body.
+        watch: sees the operations of the body, or the whole operation if it is computed as a matrix product.
 
     Raises:
         NotEvaluated: the operation is not supported.
@@ -107,7 +113,7 @@ def evaluate_structured(
         return results, []
     views = tuple(_view(operand, rows, extents) for operand, rows in zip(operands, maps, strict=True))
     space = _Space((0,) * len(extents), extents, views)
-    body = _Body(operation, len(inputs), outer)
+    body = _Body(operation, len(inputs), outer, watch)
     output_dimensions = [{dimension for row in rows for dimension in row.factors} for rows in maps[len(inputs) :]]
     reduced = [tuple(sorted(set(range(len(extents))) - dimensions)) for dimensions in output_dimensions]
     if not _contract(body, space, reduced):
@@ -150,8 +156,8 @@ def _view(operand: npt.NDArray[Any], rows: Sequence[Linear], extents: Sequence[i
 class _Body(Body):
     """The body of an operation of the linalg dialect, with this number of inputs."""
 
-    def __init__(self, operation: Operation, inputs: int, outer: Outer) -> None:
-        super().__init__(operation, outer)
+    def __init__(self, operation: Operation, inputs: int, outer: Outer, watch: Watch | None) -> None:
+        super().__init__(operation, outer, watch)
         self.inputs, self.accumulators = inputs, self.arguments[inputs:]
 
     def over(self, space: _Space, results_of: Sequence[Value] | None = None) -> list[Array]:
@@ -197,10 +203,17 @@ def _reduce_at_once(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]
     """Compute the reduced values on all points, then reduce with numpy."""
     reductions = body.reductions()
     values = body.over(space, [value for _, value in reductions])
-    for (combine, _), value, axes, view in zip(reductions, values, reduced, space.views[body.inputs :], strict=True):
+    elements = [str(accumulator.type) for accumulator in body.accumulators]
+    for (combine, _), value, axes, view, element in zip(
+        reductions, values, reduced, space.views[body.inputs :], elements, strict=True
+    ):
         # A value that does not depend on a reduced dimension is still combined once per point.
         whole = np.broadcast_to(value, space.extents)
         total = combine.reduce(whole, axis=tuple(axes), keepdims=True, dtype=view.dtype) if axes else whole
+        if body.watch is not None and axes and combine is np.add:
+            terms = math.prod(space.extents[axis] for axis in axes)
+            sizes = partial(np.add.reduce, np.abs(whole), axis=tuple(axes), keepdims=True)
+            total = body.watch.summed(total, sizes, terms, element)
         with np.errstate(all="ignore"):
             view[...] = combine(view, total)
 
@@ -234,7 +247,12 @@ def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> b
     operands = [view.reshape([view.shape[axis] for axis in used]) for view, used in zip(views, dimensions, strict=True)]
     left, right = (operand.astype(np.float64) for operand in operands)
     subscripts = ["".join(chr(ord("a") + axis) for axis in used) for used in (*dimensions, axes)]
-    total = np.einsum(f"{subscripts[0]},{subscripts[1]}->{subscripts[2]}", left, right, optimize=True)
+    formula = f"{subscripts[0]},{subscripts[1]}->{subscripts[2]}"
+    total = np.einsum(formula, left, right, optimize=True)
+    if body.watch is not None:
+        terms = math.prod(space.extents[axis] for axis in reduced[0])
+        sizes = partial(np.einsum, formula, np.abs(left), np.abs(right), optimize=True)
+        total = body.watch.summed(total, sizes, terms, str(body.accumulators[0].type))
     shape = [1 if number in reduced[0] else extent for number, extent in enumerate(space.extents)]
     out[...] += total.reshape(shape).astype(out.dtype)
     return True

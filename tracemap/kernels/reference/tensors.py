@@ -22,7 +22,7 @@ from tracemap.kernels.reference.elements import (
     stored_type,
     to_memory,
 )
-from tracemap.kernels.reference.scalars import evaluate, linear_index
+from tracemap.kernels.reference.scalars import Watch, evaluate, linear_index
 from tracemap.kernels.reference.structured import Reduction
 from tracemap.machine.integers import signed
 
@@ -35,11 +35,24 @@ LOAD, STORE = "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"
 SUBSPAN = "hal.interface.binding.subspan"
 
 
+Replacement = Callable[["View"], "Array | None"]
+
+
+def not_replaced(_: View) -> Array | None:
+    """The `Replacement` that replaces nothing."""
+    return None
+
+
 @dataclass
 class State:
     """The values of a function during its evaluation, and the views that it stored.
 
-    `memory`: None while only addresses are computed. `blobs`: data of constants that are stored outside the operations.
+    Attributes:
+        memory: None while only addresses are computed.
+        blobs: data of constants that are stored outside the operations.
+        exact: the stored values before they were rounded to the type in memory.
+        replaced: returns values to use in place of those in memory; None: those in memory.
+        watch: sees every operation.
     """
 
     constants: Sequence[int]
@@ -48,6 +61,9 @@ class State:
     known: dict[Value, Any] = field(default_factory=dict)
     stored: list[View] = field(default_factory=list)
     reductions: list[Reduction] = field(default_factory=list)
+    exact: list[Array] = field(default_factory=list)
+    replaced: Replacement = not_replaced
+    watch: Watch | None = None
 
     def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
         """The view, tensor or number of a value."""
@@ -60,6 +76,8 @@ class State:
         if not isinstance(value, View):
             return value
         assert self.memory is not None
+        if (values := self.replaced(value)) is not None:
+            return values
         return from_memory(value.of(self.memory), value.element)
 
     def store(self, values: Array, view: View) -> None:
@@ -67,6 +85,7 @@ class State:
         assert self.memory is not None
         view.of(self.memory)[...] = to_memory(values, view.element)
         self.stored.append(view)
+        self.exact.append(values)
 
 
 Handler = Callable[[State, Operation], Sequence[Any]]

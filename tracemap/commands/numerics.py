@@ -1,0 +1,352 @@
+"""`tracemap numerics`: the results of every dispatch of a program, compared with a double-precision reference."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.programs import check_runs_on_cpu, program_of
+from tracemap.commands.runs import check_damage_on_failure, unchanged_module
+from tracemap.commands.streams import show_phases
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.files import show_in_format
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import UNKNOWN, Text
+from tracemap.kernels.model import (
+    BadNumber,
+    NumericError,
+    Numerics,
+    OutputDeparture,
+    OutputStatistics,
+    SiteNumerics,
+    Verdict,
+)
+from tracemap.options.kernels import NumericsOptions
+from tracemap.options.measure import CallOptions, call_of
+
+if TYPE_CHECKING:
+    from tracemap.kernels.numerics import CheckedDispatch, KernelSet, Samples
+    from tracemap.map.bundle import Bundle
+    from tracemap.map.model import Site, TraceGraph
+
+DOUBLE: Final = "f64"
+_LEAST_DEPARTURE: Final = 2.0**-15
+"""Relative difference of two single-precision programs that no rounding of deep models explains."""
+
+
+def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_progress) -> Numerics:
+    """Run a function of a bundle once, and check the results of its dispatches.
+
+    Raises:
+        BundleInvalid: the bundle, or the one to compare with, is damaged or has no kernels' code.
+        FunctionUnknown, InputInvalid, UsageInvalid: the call does not fit the function; its sizes are not given.
+        ProgramFailed: the program failed, or its memory cannot be read.
+        ToolMissing: the runtime is not installed, or the hook's library was not built.
+    """
+    other = None if options.against in ("", DOUBLE) else _other_bundle(options.against)
+    progress(f"running {bundle.path.name}")
+    reference = None if other is None else _kernels(other)
+    observed = _observed(bundle, options, reference, samples=other is not None)
+    departures: Sequence[OutputDeparture] = ()
+    if other is not None:
+        progress(f"running {other.path.name}")
+        departures = _departures(observed, _observed(other, options, None, samples=True))
+    return Numerics(
+        module_sha256=bundle.graph.module.sha256,
+        function=observed.function,
+        against=options.against or "kernels",
+        sites=tuple(_sites(observed, other)),
+        first_bad=tuple(_first_bad(observed)),
+        departures=tuple(departures),
+        diagnostics=observed.diagnostics,
+    )
+
+
+def has_failed(found: Numerics) -> bool:
+    """Whether a result is wrong, a NaN was made, or an output departs from the other bundle's."""
+    made_nan = any(bad.number.kind == "nan" for bad in found.first_bad)
+    is_wrong = any(site.verdict is Verdict.WRONG for site in found.sites)
+    return is_wrong or made_nan or any(departure.departs for departure in found.departures)
+
+
+def _other_bundle(path: str) -> Bundle:
+    from tracemap.map.bundle import load
+
+    if not Path(path).exists():
+        raise UsageInvalid(f"--against {path}: is neither f64 nor a bundle; name an existing bundle")
+    return load(Path(path))
+
+
+def _kernels(bundle: Bundle) -> KernelSet | None:
+    from tracemap.kernels.numerics import KernelSet
+
+    return KernelSet(bundle.configured()) if bundle.graph.kernels else None
+
+
+# ---- observing
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """A run of a bundle: its dispatches, and the sites that each may belong to."""
+
+    bundle: Bundle
+    function: str
+    checked: Sequence[CheckedDispatch]
+    sites: Sequence[tuple[str, ...]]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def graph(self) -> TraceGraph:
+        return self.bundle.graph
+
+
+def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | None, *, samples: bool) -> _Observed:
+    from tracemap.capture.calling import make_call
+    from tracemap.capture.dispatches import observe_dispatches
+    from tracemap.capture.outputs import RUN_TOOL
+    from tracemap.kernels.numerics import CheckSettings, DispatchChecks
+
+    kernels = _kernels(bundle)
+    if kernels is not None:
+        check_runs_on_cpu(bundle, kernels.backends, "numerics")
+    with temporary_folder() as folder, unchanged_module(bundle), check_damage_on_failure(bundle):
+        asked = CallOptions(**call_of(options))
+        call = make_call(program_of(bundle, asked), asked, RUN_TOOL, folder)
+        if kernels is None:
+            return _Observed(bundle, call.entry.name, (), (), ())
+        settings = CheckSettings(
+            calls=0 if options.statistics else options.calls,
+            accumulated=options.against == DOUBLE,
+            samples=samples,
+        )
+        checks = DispatchChecks(kernels, settings, reference)
+        ending = observe_dispatches(call.command(RUN_TOOL, "--output="), checks)
+        ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
+    sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
+    return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics)
+
+
+def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[Diagnostic, ...]]:
+    """The candidate sites of each dispatch."""
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
+
+    if not kernels:
+        return [], ()
+    try:
+        order = identify_launches(graph, kernels)
+    except UnknownOrder as error:
+        text = f"dispatches are listed by kernel, since their sites are unknown: {error}"
+        return [()] * len(kernels), (Diagnostic("sites-unknown", text),)
+    return [order.kinds[number].sites for number in order.numbers], ()
+
+
+# ---- sites
+
+
+def _sites(observed: _Observed, other: Bundle | None) -> Iterable[SiteNumerics]:
+    groups: dict[tuple[Text, str], list[CheckedDispatch]] = {}
+    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
+        groups.setdefault((sites[0] if len(sites) == 1 else UNKNOWN, dispatch.kernel), []).append(dispatch)
+    for (site, kernel), dispatches in groups.items():
+        yield _site(observed.graph, other, site, kernel, dispatches)
+
+
+def _site(
+    graph: TraceGraph, other: Bundle | None, site: Text, kernel: str, dispatches: Sequence[CheckedDispatch]
+) -> SiteNumerics:
+    compared = [dispatch for dispatch in dispatches if dispatch.verdict is not Verdict.NOT_VERIFIED]
+    wrong = [dispatch for dispatch in compared if dispatch.verdict is Verdict.WRONG]
+    shown = (wrong or compared or dispatches)[0]
+    members = _members(graph, site, kernel)
+    suspects = _ops_of_lines(graph, kernel, shown.suspects)
+    if other is not None and shown.other_suspects:
+        suspects += [op for op in _ops_of_lines(other.graph, kernel, shown.other_suspects) if op in graph.op_by_id]
+    return SiteNumerics(
+        site=site,
+        kernel=kernel,
+        calls=len(dispatches),
+        checked=len(compared),
+        verdict=shown.verdict,
+        reason=shown.reason,
+        isolated=_largest([dispatch.isolated for dispatch in dispatches]),
+        accumulated=_largest([dispatch.accumulated for dispatch in dispatches]),
+        wrong=shown.wrong,
+        ops=tuple(dict.fromkeys([*(op for op in suspects if op in members), *members])),
+        explanation=shown.explanation,
+        outputs=_merged([dispatch.outputs for dispatch in dispatches]),
+    )
+
+
+def _members(graph: TraceGraph, site: Text, kernel: str) -> list[str]:
+    """The member ops of a site, the root first; of all sites of a kernel if the site is unknown."""
+    known = [graph.site_by_id[str(site)]] if site in graph.site_by_id else _sites_of(graph, kernel)
+    members = [member for own in known for member in sorted(own.members, key=lambda member: not member.root)]
+    return list(dict.fromkeys(member.op for member in members))
+
+
+def _sites_of(graph: TraceGraph, kernel: str) -> list[Site]:
+    return [site for site in graph.sites if site.kernel == kernel]
+
+
+def _ops_of_lines(graph: TraceGraph, kernel: str, lines: Sequence[int]) -> list[str]:
+    steps = {step.line: step.ops for known in graph.kernels if known.name == kernel for step in known.steps}
+    return [op for line in lines for op in steps.get(line, ())]
+
+
+def _largest(errors: Iterable[NumericError | None]) -> NumericError | None:
+    known = [error for error in errors if error is not None]
+    if not known:
+        return None
+    return NumericError(
+        max_ulps=_most(error.max_ulps for error in known),
+        max_abs=max(error.max_abs for error in known),
+        max_rel=_most(error.max_rel for error in known),
+        rms_rel=_most(error.rms_rel for error in known),
+        tolerance=max(error.tolerance for error in known),
+    )
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else max(value for value in known if value is not None)
+
+
+def _merged(calls: Sequence[tuple[OutputStatistics, ...]]) -> tuple[OutputStatistics, ...]:
+    """Statistics of each output over all calls; of the first call if the outputs differ."""
+    if any([output.type for output in call] != [output.type for output in calls[0]] for call in calls):
+        return calls[0]
+    return tuple(map(_merge, zip(*calls, strict=True)))
+
+
+def _merge(outputs: Sequence[OutputStatistics]) -> OutputStatistics:
+    def over(choose: Callable[[list[float]], float], name: str) -> float | None:
+        values = [value for output in outputs if (value := getattr(output, name)) is not None]
+        return choose(values) if values else None
+
+    first = outputs[0]
+    return OutputStatistics(
+        binding=first.binding,
+        type=first.type,
+        elements=sum(output.elements for output in outputs),
+        least=over(min, "least"),
+        largest=over(max, "largest"),
+        mean=over(lambda values: math.fsum(values) / len(values), "mean"),
+        zeros=sum(output.zeros for output in outputs),
+        subnormals=sum(output.subnormals for output in outputs),
+        nans=sum(output.nans for output in outputs),
+        infinities=sum(output.infinities for output in outputs),
+    )
+
+
+def _first_bad(observed: _Observed) -> Iterable[BadNumber]:
+    seen: set[str] = set()
+    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
+        for number in dispatch.bad:
+            if number.kind in seen:
+                continue
+            seen.add(number.kind)
+            site = sites[0] if len(sites) == 1 else UNKNOWN
+            members = _members(observed.graph, site, dispatch.kernel)
+            ops = [op for op in _ops_of_lines(observed.graph, dispatch.kernel, number.lines) if op in members]
+            yield BadNumber(site, dispatch.kernel, tuple(dict.fromkeys([*ops, *members])), number)
+
+
+# ---- another bundle
+
+
+def _departures(observed: _Observed, other: _Observed) -> list[OutputDeparture]:
+    """The outputs of sites whose root ops match, next to each other."""
+    partner = _matches(other.bundle, observed.bundle)
+    of_other = _outputs_by_op(other)
+    found = []
+    for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
+        pair = of_other.get((partner.get(op, ""), call, output))
+        if pair is None or pair[2] != elements or not samples.size:
+            continue
+        found.append(_departure(site, op, pair[0], partner[op], elements, samples, pair[1]))
+    return found
+
+
+def _matches(before: Bundle, after: Bundle) -> Mapping[str, str]:
+    """Ops of the second bundle to those of the first one."""
+    from tracemap.commands.diff import matched_models
+
+    matches = matched_models(before, after)
+    if matches is None:
+        return {op.id: op.id for op in after.graph.ops if op.id in before.graph.op_by_id}
+    return {match.after: match.before for match in matches}
+
+
+def _outputs_by_op(observed: _Observed) -> dict[tuple[str, int, int], tuple[str, Samples, int]]:
+    """Samples of each output with its site and number of elements, by root op, call of the op, and output."""
+    calls: dict[str, int] = {}
+    found: dict[tuple[str, int, int], tuple[str, Samples, int]] = {}
+    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
+        if len(sites) != 1 or (root := observed.graph.site_by_id[sites[0]].root) is None:
+            continue
+        call = calls[root.op] = calls.get(root.op, -1) + 1
+        if len(dispatch.outputs) == len(dispatch.samples):
+            for number, (output, samples) in enumerate(zip(dispatch.outputs, dispatch.samples, strict=True)):
+                found[root.op, call, number] = (sites[0], samples, output.elements)
+    return found
+
+
+def _departure(
+    site: str, op: str, other_site: str, other_op: str, elements: int, values: Samples, right: Samples
+) -> OutputDeparture:
+    import numpy as np
+
+    both = np.isfinite(values) & np.isfinite(right)
+    signal = float(np.mean(np.square(right[both]))) if both.any() else 0.0
+    noise = float(np.mean(np.square(values[both] - right[both]))) if both.any() else 0.0
+    same_specials = np.array_equal(values[~both], right[~both], equal_nan=True)
+    relative = math.sqrt(noise / signal) if signal else 0.0 if not noise else 1.0
+    return OutputDeparture(
+        site=site,
+        op=op,
+        other_site=other_site,
+        other_op=other_op,
+        elements=elements,
+        snr_db=10 * math.log10(signal / noise) if signal and noise else None,
+        rms_rel=relative,
+        departs=relative > _LEAST_DEPARTURE or not same_specials,
+    )
+
+
+# ---- command line
+
+
+@options_command("numerics", NumericsOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+def command(bundle: Path, options: NumericsOptions) -> None:
+    """Run BUNDLE's module once, and check the results of every dispatch.
+
+    Each dispatch is computed again in double precision, on the inputs that it had. The program and its machine code are
+    unchanged. A wrong result names the op that explains it. The exit status is 1 if a result is wrong or becomes NaN.
+
+    \b
+    Example:
+      tracemap numerics model.tracemap
+      tracemap numerics model.tracemap --input x=@x.npy --against f64
+      tracemap numerics new.tracemap --against old.tracemap
+    """
+    from tracemap.map.bundle import load
+    from tracemap.reports.terminal.numerics import print_numerics
+
+    opened = load(bundle)
+    with show_phases("numerics") as progress:
+        found = numerics(opened, options, progress)
+    show_in_format(options.format, sys.stdout, partial(print_numerics, opened.graph, found, options), lambda: found)
+    if has_failed(found):
+        sys.exit(1)
