@@ -21,9 +21,10 @@ from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, Text
+from tracemap.core.units import UNKNOWN, Text, join_names
 from tracemap.kernels.model import (
     BadNumber,
+    Culprit,
     NumericError,
     Numerics,
     OutputDeparture,
@@ -57,26 +58,43 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
     progress(f"running {bundle.path.name}")
     reference = None if other is None else _kernels(other)
     observed = _observed(bundle, options, reference, samples=other is not None)
+    sites = tuple(_sites(observed, other))
+    first_bad = tuple(_first_bad(observed))
+    suspects = [_wrong_site(site) for site in sites if site.verdict is Verdict.WRONG]
+    suspects += [_bad_site(bad) for bad in first_bad if bad.number.kind == "nan"]
     departures: Sequence[OutputDeparture] = ()
     if other is not None:
         progress(f"running {other.path.name}")
-        departures = _departures(observed, _observed(other, options, None, samples=True))
+        compared = _Compared(observed, _observed(other, options, None, samples=True))
+        departures = compared.departures
+        suspects += compared.suspects
+    order = {(site.site, site.kernel): number for number, site in enumerate(sites)}
     return Numerics(
         module_sha256=bundle.graph.module.sha256,
         function=observed.function,
         against=options.against or "kernels",
-        sites=tuple(_sites(observed, other)),
-        first_bad=tuple(_first_bad(observed)),
+        culprit=min(suspects, key=lambda culprit: order[culprit.site, culprit.kernel], default=None),
+        sites=sites,
+        first_bad=first_bad,
         departures=tuple(departures),
         diagnostics=observed.diagnostics,
     )
 
 
+def _wrong_site(site: SiteNumerics) -> Culprit:
+    return Culprit(site.site, site.kernel, site.ops, site.explanation or site.reason)
+
+
+def _bad_site(bad: BadNumber) -> Culprit:
+    place = ", ".join(map(str, bad.number.index))
+    of = f" of {join_names(list(bad.number.operands))}" if bad.number.operands else ""
+    kind = "a NaN" if bad.number.kind == "nan" else "an infinity"
+    return Culprit(bad.site, bad.kernel, bad.ops, f"{bad.number.operation} makes {kind} at [{place}]{of}")
+
+
 def has_failed(found: Numerics) -> bool:
     """Whether a result is wrong, a NaN was made, or an output departs from the other bundle's."""
-    made_nan = any(bad.number.kind == "nan" for bad in found.first_bad)
-    is_wrong = any(site.verdict is Verdict.WRONG for site in found.sites)
-    return is_wrong or made_nan or any(departure.departs for departure in found.departures)
+    return found.culprit is not None
 
 
 def _other_bundle(path: str) -> Bundle:
@@ -265,31 +283,66 @@ def _first_bad(observed: _Observed) -> Iterable[BadNumber]:
 # ---- another bundle
 
 
-def _departures(observed: _Observed, other: _Observed) -> list[OutputDeparture]:
-    """The outputs of sites whose root ops match, next to each other."""
-    partner = _matches(other.bundle, observed.bundle)
-    of_other = _outputs_by_op(other)
-    found = []
-    for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
-        pair = of_other.get((partner.get(op, ""), call, output))
-        if pair is None or pair[2] != elements or not samples.size:
-            continue
-        found.append(_departure(site, op, pair[0], partner[op], elements, samples, pair[1]))
-    return found
+_Outputs = Mapping[tuple[str, int, int], "tuple[str, Samples, int]"]
+"""Samples of an output with its site and number of elements, by root op, call of the op, and output."""
 
 
-def _matches(before: Bundle, after: Bundle) -> Mapping[str, str]:
-    """Ops of the second bundle to those of the first one."""
+class _Compared:
+    """A run next to that of another bundle: outputs of sites whose root ops match.
+
+    Attributes:
+        departures: the compared outputs, in the order of execution.
+        suspects: the first site that departs, or one before it that was changed and could not be compared.
+    """
+
+    def __init__(self, observed: _Observed, other: _Observed) -> None:
+        self._graph = observed.graph
+        self._partner, self._changed = _matches(other.bundle, observed.bundle)
+        of_other = _outputs_by_op(other)
+        self.departures: list[OutputDeparture] = []
+        for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
+            pair = of_other.get((self._partner.get(op, ""), call, output))
+            if pair is not None and pair[2] == elements and samples.size:
+                found = _departure(site, self._ops(site), pair[0], elements, samples, pair[1])
+                self.departures.append(found)
+        self.suspects = list(self._suspects(observed))
+
+    def _ops(self, site: str) -> tuple[str, ...]:
+        members = _members(self._graph, site, "")
+        return tuple(sorted(members, key=lambda op: op not in self._changed))
+
+    def _suspects(self, observed: _Observed) -> Iterable[Culprit]:
+        by_site = {departure.site: departure for departure in reversed(self.departures)}
+        order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
+        first = next((number for number, site in enumerate(order) if site in by_site and by_site[site].departs), None)
+        if first is None:
+            return
+        departing = by_site[order[first]]
+        changed = [site for site in order[:first] if site not in by_site and set(self._ops(site)) & self._changed]
+        is_local = set(departing.ops) & self._changed
+        site = departing.site if is_local or not changed else changed[0]
+        reason = f"its output differs by {departing.rms_rel:.1e} of its size from the other bundle's"
+        if site != departing.site:
+            reason = (
+                f"it was changed, and the output of {departing.site}, which follows, differs from the other bundle's"
+            )
+        yield Culprit(site, self._graph.site_by_id[site].kernel, self._ops(site), reason)
+
+
+def _matches(before: Bundle, after: Bundle) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Ops of the second bundle to those of the first one, and the ops of the second one that were changed or added."""
     from tracemap.commands.diff import matched_models
 
     matches = matched_models(before, after)
     if matches is None:
-        return {op.id: op.id for op in after.graph.ops if op.id in before.graph.op_by_id}
-    return {match.after: match.before for match in matches}
+        same: dict[str, str] = {op.id: op.id for op in after.graph.ops if op.id in before.graph.op_by_id}
+        return same, frozenset()
+    partner: dict[str, str] = {match.after: match.before for match in matches}
+    edited = {match.after for match in matches if match.edited}
+    return partner, frozenset(op.id for op in after.graph.ops if op.id not in partner) | edited
 
 
-def _outputs_by_op(observed: _Observed) -> dict[tuple[str, int, int], tuple[str, Samples, int]]:
-    """Samples of each output with its site and number of elements, by root op, call of the op, and output."""
+def _outputs_by_op(observed: _Observed) -> _Outputs:
     calls: dict[str, int] = {}
     found: dict[tuple[str, int, int], tuple[str, Samples, int]] = {}
     for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
@@ -303,7 +356,7 @@ def _outputs_by_op(observed: _Observed) -> dict[tuple[str, int, int], tuple[str,
 
 
 def _departure(
-    site: str, op: str, other_site: str, other_op: str, elements: int, values: Samples, right: Samples
+    site: str, ops: tuple[str, ...], other_site: str, elements: int, values: Samples, right: Samples
 ) -> OutputDeparture:
     import numpy as np
 
@@ -314,9 +367,8 @@ def _departure(
     relative = math.sqrt(noise / signal) if signal else 0.0 if not noise else 1.0
     return OutputDeparture(
         site=site,
-        op=op,
+        ops=ops,
         other_site=other_site,
-        other_op=other_op,
         elements=elements,
         snr_db=10 * math.log10(signal / noise) if signal and noise else None,
         rms_rel=relative,

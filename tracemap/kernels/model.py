@@ -368,18 +368,27 @@ class BadNumber(Record, frozen=True):
 class OutputDeparture(Record, frozen=True):
     """An output of a site next to that of another program, whose root op is the same.
 
+    `ops`: members of the site, those that were changed first, then the root.
     `snr_db`: signal-to-noise ratio in decibels, None if they are equal. `rms_rel`: root mean square of the differences
     over that of the other program's output. `departs`: whether this is more than rounding explains.
     """
 
     site: str
-    op: str
+    ops: tuple[str, ...]
     other_site: str
-    other_op: str
     elements: Count
     snr_db: float | None
     rms_rel: float
     departs: bool
+
+
+class Culprit(Record, frozen=True):
+    """The first site in the order of execution that is wrong, and why; `ops`: its members, the likeliest first."""
+
+    site: Text
+    kernel: str
+    ops: tuple[str, ...]
+    reason: str
 
 
 class Numerics(Document, frozen=True, kw_only=True):
@@ -393,6 +402,7 @@ class Numerics(Document, frozen=True, kw_only=True):
     module_sha256: str
     function: str
     against: str
+    culprit: Culprit | None
     sites: tuple[SiteNumerics, ...]
     first_bad: tuple[BadNumber, ...]
     departures: tuple[OutputDeparture, ...] = ()

@@ -218,7 +218,7 @@ def _text(operation: Operation) -> str:
     producers = [
         f"{getattr(operand.owner, 'name', 'argument')}#{_number_of(operand)}" for operand in operation.operands
     ]
-    attributes = sorted(f"{attribute.name}={attribute.attr}" for attribute in operation.attributes)
+    attributes = sorted(f"{name}={operation.attributes[name]}" for name in operation.attributes)
     types = [str(result.type) for result in operation.results]
     return f"{operation.name}({producers}) {attributes} {types}"
 

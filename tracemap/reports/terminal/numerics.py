@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, TextIO
 
 from tracemap.core.units import join_names, plural
-from tracemap.kernels.model import BadNumber, Numerics, OutputDeparture, SiteNumerics, Verdict
+from tracemap.kernels.model import Culprit, Numerics, OutputDeparture, SiteNumerics, Verdict
 from tracemap.map.model import Op, TraceGraph
 from tracemap.options.kernels import NumericsOptions
 from tracemap.reports.escaping import op_line
@@ -27,12 +27,8 @@ def print_numerics(graph: TraceGraph, found: Numerics, options: NumericsOptions,
     """
     terminal = console(out)
     say(terminal, _summary(found))
-    for bad in found.first_bad:
-        say(terminal, _bad_line(graph, bad))
-    for site in found.sites:
-        if site.verdict is Verdict.WRONG:
-            for line in _wrong_lines(graph, site):
-                say(terminal, line)
+    if found.culprit is not None:
+        say(terminal, _culprit_line(graph, found.culprit))
     _print_departures(graph, found, options, out)
     if found.sites and not found.departures:
         _print_sites(graph, found, options, out)
@@ -52,7 +48,7 @@ def _summary(found: Numerics) -> str:
     return f"{found.function}: {plural(len(found.sites), 'dispatch', 'dispatches')}: {', '.join(parts)}, {nans}"
 
 
-def _site_name(site: SiteNumerics | BadNumber) -> str:
+def _site_name(site: SiteNumerics | Culprit) -> str:
     return site.site if isinstance(site.site, str) else site.kernel
 
 
@@ -66,21 +62,9 @@ def _at(op: Op) -> str:
     return f" ({line})" if line else ""
 
 
-def _bad_line(graph: TraceGraph, bad: BadNumber) -> str:
-    kind = "NaN" if bad.number.kind == "nan" else "infinity"
-    place = "[" + ", ".join(map(str, bad.number.index)) + "]"
-    of = f" of {join_names(list(bad.number.operands))}" if bad.number.operands else ""
-    by = _op_text(graph, bad.ops[0]) if bad.ops else bad.kernel
-    return f"first {kind}: {by} in {_site_name(bad)}: {bad.number.operation} makes it at {place}{of}"
-
-
-def _wrong_lines(graph: TraceGraph, site: SiteNumerics) -> Iterator[str]:
-    if site.ops:
-        why = f": {site.explanation}" if site.explanation else ""
-        yield f"wrong: {_op_text(graph, site.ops[0])} in {_site_name(site)}{why}"
-    else:
-        yield f"wrong: {site.kernel}"
-    yield f"  {site.reason}"
+def _culprit_line(graph: TraceGraph, culprit: Culprit) -> str:
+    by = f"{_op_text(graph, culprit.ops[0])} in " if culprit.ops else ""
+    return f"first wrong: {by}{_site_name(culprit)}: {culprit.reason}"
 
 
 def _print_sites(graph: TraceGraph, found: Numerics, options: NumericsOptions, out: TextIO) -> None:
@@ -131,11 +115,8 @@ def _print_departures(graph: TraceGraph, found: Numerics, options: NumericsOptio
     if not found.departures:
         return
     terminal = console(out)
-    first = next((departure for departure in found.departures if departure.departs), None)
-    if first is not None:
-        say(terminal, f"first that departs: {_op_text(graph, first.op)} in {first.site}: {_noise(first)}")
-    else:
-        say(terminal, f"no output of {len(found.departures)} departs from those of {found.against}")
+    count = sum(departure.departs for departure in found.departures)
+    say(terminal, f"{count} of {plural(len(found.departures), 'compared output')} differ from {found.against}")
     headings = [
         *(Heading("site", least=6), Heading("op", least=5), Heading("line", least=8)),
         *(number("SNR dB"), number("relative"), Heading("other site", leave=20)),
@@ -145,8 +126,8 @@ def _print_departures(graph: TraceGraph, found: Numerics, options: NumericsOptio
     rows = [
         (
             departure.site,
-            departure.op,
-            op_line(graph.op_by_id[departure.op]),
+            departure.ops[0],
+            op_line(graph.op_by_id[departure.ops[0]]),
             "equal" if departure.snr_db is None else f"{departure.snr_db:.0f}",
             f"{departure.rms_rel:.1e}",
             departure.other_site,
@@ -156,8 +137,3 @@ def _print_departures(graph: TraceGraph, found: Numerics, options: NumericsOptio
     print_table(terminal, "", headings, rows, gap=False)
     if len(ranked) > len(shown):
         say(terminal, f"… {plural(len(ranked) - len(shown), 'more output')}")
-
-
-def _noise(departure: OutputDeparture) -> str:
-    ratio = "" if departure.snr_db is None else f", {departure.snr_db:.0f} dB signal to noise"
-    return f"differs by {departure.rms_rel:.1e} of its size{ratio}"
