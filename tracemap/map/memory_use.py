@@ -51,7 +51,8 @@ class MemoryUse(Record, frozen=True):
     `step`: the step with the most memory, and of several the one that needs most of it. `held`: the values there, the
     largest first. `unused_bytes`: what their allocations have beyond them: gaps of the layout, and values that are not
     needed at that step. `curve`: bytes at each step. `kept_bytes`: constants and variables that the module always
-    holds, apart from the rest. `load_peak_bytes`: the most memory while the module is loaded.
+    holds, apart from the rest. `load_peak_bytes`: the most memory while the module is loaded. `lasting_bytes`: results,
+    and variables that the module keeps, which an invocation allocates but does not release.
     """
 
     function: str
@@ -63,6 +64,7 @@ class MemoryUse(Record, frozen=True):
     curve: tuple[Count, ...]
     kept_bytes: Count
     load_peak_bytes: Count
+    lasting_bytes: Count = 0
 
 
 def memory_use(
@@ -107,7 +109,12 @@ def memory_use(
         peak - sum(value.bytes for value in held),
         tuple(curve),
         *_loaded(plan),
+        sum(size for own, size in zip(sized.function.allocations, sized.sizes, strict=True) if _is_lasting(own)),
     )
+
+
+def _is_lasting(allocation: MemoryAllocation) -> bool:
+    return (allocation.resource == RESULT or allocation.is_kept) and not allocation.is_carried
 
 
 def _loaded(plan: MemoryPlan) -> tuple[int, int]:
