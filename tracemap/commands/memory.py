@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,13 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import opened_runs
 from tracemap.core.diagnostics import RECORDS_LOST, RELEASES_MISSING, Diagnostic
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.functions import Function, function_named
-from tracemap.core.units import UNKNOWN, Integer, format_bytes
+from tracemap.core.functions import function_named
+from tracemap.core.units import format_bytes
 from tracemap.options.compile import MemoryOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
-    from tracemap.map.memory_use import Dimension, MemoryUse
+    from tracemap.map.memory_use import MemoryUse
     from tracemap.runs.allocations import AllocatedMemory
     from tracemap.runs.model import Run
 
@@ -112,6 +111,7 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
         InputInvalid: the inputs do not fit the function.
         UsageInvalid: sizes depend on dimensions that are unknown.
     """
+    from tracemap.capture.inputs import dimensions_of
     from tracemap.map.memory import FunctionMemory
     from tracemap.map.memory_use import memory_use
     from tracemap.map.query import ops_of, resolve
@@ -124,44 +124,12 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
     )
     found = []
     for entry in functions:
-        dimension = dimensions(entry, options)
+        dimension = dimensions_of(entry, options.inputs, options.dim)
         own_functions = [own for own in plan.functions if own.function == entry.name]
         for own in own_functions or [FunctionMemory(entry.name, (), ())]:
             whole = memory_use(plan, own, dimension, top=options.top)
             found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
     return found
-
-
-def dimensions(entry: Function, options: MemoryOptions) -> Dimension:
-    """The dimensions of a function's arguments: of its inputs, else as declared.
-
-    Raises:
-        InputInvalid: there are too many or too few inputs.
-    """
-    from tracemap.capture.inputs import SPEC, Shaped, parsed, specs_by_argument
-
-    specs = specs_by_argument(entry, options.inputs) if options.inputs else [None] * len(entry.arguments)
-
-    shapes: list[Sequence[int | None]] = []
-    values: list[str] = []
-    for argument, spec in zip(entry.arguments, specs, strict=True):
-        found = SPEC.fullmatch(spec or "")
-        sizes = tuple(int(size) for size in found[1].split("x")[:-1]) if found else ()
-        declared = Shaped(sizes or None, found[2]) if found else parsed(argument.type)
-        shapes.append(declared.sizes if declared is not None and declared.sizes is not None else ())
-        values.append((found[3] or "") if found else spec or "")
-
-    def dimension(argument: int, index: int) -> Integer:
-        if argument >= len(shapes):
-            return UNKNOWN
-        if index < 0:
-            return int(values[argument]) if values[argument].isdigit() else UNKNOWN
-        if index >= len(shapes[argument]):
-            return UNKNOWN
-        size = shapes[argument][index]
-        return options.dim if size is None else size
-
-    return dimension
 
 
 # ---- command line
