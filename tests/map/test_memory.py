@@ -19,6 +19,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle import load
 from tracemap.map.memory import ALIGNMENT, MemoryValue, evaluate, packed_bytes
 from tracemap.map.memory_use import memory_use
+from tracemap.reports.page.memory import outline
 
 FLAGS = sorted(Corpus(SAMPLES).flag_files())
 QUICK = ("hand_attention", "hand_dynamic", "hand_loop", "hand_multifunc.encode", "jax_gpt2_4l_scan", "torch_mlp")
@@ -107,6 +108,8 @@ def test_values_at_the_peak_make_it_up(built: Built) -> None:
             assert sum(use.by_resource.values()) == use.peak_bytes == use.curve[use.step]
             assert sum(value.bytes for value in use.held if value.ops) <= use.peak_bytes
             assert use.unused_bytes >= 0
+            assert use.needed[use.step] == sum(value.bytes for value in use.held)
+            assert all(needed <= held for needed, held in zip(use.needed, use.curve, strict=True))
 
 
 def test_a_costly_value_is_named_first(tmp_path: Path) -> None:
@@ -161,6 +164,20 @@ def test_sizes_are_expressions_of_arguments() -> None:
     for text in ("", "(", "(* 4)", "(what 1 2)", "4 5", "(* 4 x)", ")"):
         with pytest.raises(ValueError, match=re.escape(repr(text))):
             evaluate(text, lambda _argument, _index: 1)
+
+
+def test_the_curve_of_a_page_is_a_step_chart() -> None:
+    assert outline((5, 5, 10, 0), 10) == "M0 100V50H2V0H3V100H4V100Z"
+
+
+def test_a_page_shows_the_memory_of_its_run_or_of_all_functions(built: Built, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    check_cli("report", built("hand_multifunc"), "-o", page)
+    text = page.read_text(encoding="utf-8")
+    peaks = [function["peak_bytes"] for function in json_cli("memory", built("hand_multifunc"))["functions"]]
+    assert text.count('<div class="curve">') == sum(map(bool, peaks)) > 1
+    check_cli("report", built("hand_dynamic"), "-o", page, "--force")
+    assert '<div class="curve">' not in page.read_text(encoding="utf-8")
 
 
 # ---- command line

@@ -60,12 +60,19 @@ def attribute(
 
             check_selection(attributed.costed, attributed.attribution, options)
         if options.html is not None:
+            from tracemap.commands.memory import memory_of_page
             from tracemap.reports.page.render import write_bundle_page
 
             progress("writing the page")
             shown = partial(excerpts, attributed.bundle.graph, opened, options.memory)
             write_bundle_page(
-                attributed.bundle, attributed.costed, options.html, shown, force=options.force, totals=options.totals
+                attributed.bundle,
+                attributed.costed,
+                options.html,
+                shown,
+                memory_of_page(attributed.bundle, attributed.attribution.run),
+                force=options.force,
+                totals=options.totals,
             )
     if options.output is not None:
         write_output_of(partial(show_attribution, attributed, options), options.output)
@@ -95,7 +102,7 @@ def _with_program_metrics(attributed: BundleAttribution, options: AttributeOptio
             if len(functions) != 1:
                 raise UsageInvalid(f"--metric {LIVE_BYTES} needs runs of one function, whose name they say")
             function = functions[0].name
-        ((use, _),) = planned(bundle, MemoryOptions(function=function, inputs=attribution.run.inputs, top=1))
+        ((use, _),) = planned(bundle, MemoryOptions(function=function, inputs=attribution.run.inputs, top=0))
         return use
 
     added = with_program_metrics(attribution, bundle.graph, names, memory)

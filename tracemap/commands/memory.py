@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import opened_runs
 from tracemap.core.diagnostics import RECORDS_LOST, RELEASES_MISSING, Diagnostic
-from tracemap.core.errors import UsageInvalid
+from tracemap.core.errors import TracemapError, UsageInvalid
 from tracemap.core.functions import function_named
 from tracemap.core.units import format_bytes
 from tracemap.options.compile import MemoryOptions
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
     from tracemap.map.memory_use import MemoryUse
     from tracemap.runs.allocations import AllocatedMemory
-    from tracemap.runs.model import Run
+    from tracemap.runs.model import Run, RunHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,21 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
             whole = memory_use(plan, own, dimension, top=options.top)
             found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
     return found
+
+
+def memory_of_page(bundle: Bundle, run: RunHeader | None) -> list[MemoryUse]:
+    """The memory of the function that a run called, or without a run of all functions; empty if it is unknown."""
+    if run is None:
+        every = [MemoryOptions(function=function.name, top=0) for function in bundle.graph.functions]
+    elif isinstance(run.function, str):
+        every = [MemoryOptions(function=run.function, inputs=run.inputs, top=0)]
+    else:
+        every = []
+    uses = []
+    for options in every:
+        with suppress(TracemapError):  # such as a bundle without its memory, or dynamic shapes of unknown size
+            uses += [use for use, _ in planned(bundle, options)]
+    return uses
 
 
 # ---- command line

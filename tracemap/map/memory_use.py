@@ -50,9 +50,10 @@ class MemoryUse(Record, frozen=True):
 
     `step`: the step with the most memory, and of several the one that needs most of it. `held`: the values there, the
     largest first. `unused_bytes`: what their allocations have beyond them: gaps of the layout, and values that are not
-    needed at that step. `curve`: bytes at each step. `kept_bytes`: constants and variables that the module always
-    holds, apart from the rest. `load_peak_bytes`: the most memory while the module is loaded. `lasting_bytes`: results,
-    and variables that the module keeps, which an invocation allocates but does not release.
+    needed at that step. `curve`: bytes at each step; `needed`: those of values that a later step or the caller needs.
+    `kept_bytes`: constants and variables that the module always holds, apart from the rest. `load_peak_bytes`: the most
+    memory while the module is loaded. `lasting_bytes`: results, and variables that the module keeps, which an invocation
+    allocates but does not release.
     """
 
     function: str
@@ -64,7 +65,8 @@ class MemoryUse(Record, frozen=True):
     curve: tuple[Count, ...]
     kept_bytes: Count
     load_peak_bytes: Count
-    lasting_bytes: Count = 0
+    lasting_bytes: Count
+    needed: tuple[Count, ...]
 
 
 def memory_use(
@@ -110,6 +112,7 @@ def memory_use(
         tuple(curve),
         *_loaded(plan),
         sum(size for own, size in zip(sized.function.allocations, sized.sizes, strict=True) if _is_lasting(own)),
+        tuple(needed),
     )
 
 
