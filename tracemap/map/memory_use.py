@@ -52,8 +52,8 @@ class MemoryUse(Record, frozen=True):
     largest first. `unused_bytes`: what their allocations have beyond them: gaps of the layout, and values that are not
     needed at that step. `curve`: bytes at each step; `needed`: those of values that a later step or the caller needs.
     `kept_bytes`: constants and variables that the module always holds, apart from the rest. `load_peak_bytes`: the most
-    memory while the module is loaded. `lasting_bytes`: results, and variables that the module keeps, which an invocation
-    allocates but does not release.
+    memory while the module is loaded. `lasting_bytes`: results, and variables that the module keeps: an invocation
+    allocates them, but does not release them.
     """
 
     function: str
