@@ -53,7 +53,11 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
         UsageInvalid: the run does not say which function it called.
     """
     if run is None:
-        return ProgramMemory(planned(bundle, options))
+        found = planned(bundle, options)
+        missing = {own.function: own.called for own in bundle.memory().functions if own.called}
+        notes = [Diagnostic("memory-unknown", unknown_memory(*item)) for item in missing.items()]
+        is_whole = not isinstance(options.function, str) and not options.inputs
+        return ProgramMemory(found, diagnostics=tuple(notes) if is_whole else ())
     from tracemap.attribution.attribute import check_runs
     from tracemap.runs.allocations import allocated_memory
 
@@ -103,6 +107,14 @@ def _differences(plan: MemoryUse, allocated: AllocatedMemory) -> list[Diagnostic
     return [Diagnostic("peak-not-planned", text)]
 
 
+def unknown_memory(function: str, called: str) -> str:
+    """Why the memory of a function is unknown."""
+    return (
+        f"{function}: its memory is unknown, because {called} is called but not inlined, and its memory overlaps with "
+        "that of its callers; let the compiler inline it"
+    )
+
+
 def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, MemoryUse]]:
     """The memory of each function, or of the one that the options name: as it is, and without the ops they name.
 
@@ -110,7 +122,7 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
         BundleInvalid: the bundle does not have it.
         FunctionUnknown, QueryInvalid: no function or op has the name.
         InputInvalid: the inputs do not fit the function.
-        UsageInvalid: sizes depend on dimensions that are unknown.
+        UsageInvalid: sizes depend on dimensions that are unknown, or the only function calls others without inlining.
     """
     from tracemap.capture.inputs import dimensions_of
     from tracemap.map.memory import FunctionMemory
@@ -127,6 +139,10 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
     for entry in functions:
         dimension = dimensions_of(entry, options.inputs, options.dim)
         own_functions = [own for own in plan.functions if own.function == entry.name]
+        if called := next((own.called for own in own_functions if own.called), ""):
+            if len(functions) == 1:
+                raise UsageInvalid(unknown_memory(entry.name, called))
+            continue
         for own in own_functions or [FunctionMemory(entry.name, (), ())]:
             whole = memory_use(plan, own, dimension, top=options.top)
             found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
