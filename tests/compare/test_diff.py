@@ -772,3 +772,54 @@ def test_what_a_side_does_not_tell_is_not_said_to_be_another(built: Built, recor
     assert said.startswith(
         "conditions of the runs before are unknown and may differ: device, number of workers, function"
     )
+
+
+# ---- memory
+
+CHAIN = """
+func.func @main(%x: tensor<64x256xf32>) -> tensor<64xf32> {
+  %0 = stablehlo.tanh %x : tensor<64x256xf32>
+BARRIER  %1 = stablehlo.exponential %0 : tensor<64x256xf32>
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %2 = stablehlo.reduce(%1 init: %c) applies stablehlo.add across dimensions = [1]
+      : (tensor<64x256xf32>, tensor<f32>) -> tensor<64xf32>
+  return %2 : tensor<64xf32>
+}
+"""
+APART = "  %b = stablehlo.optimization_barrier %0 : tensor<64x256xf32>\n"
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Bundles of a chain in one kernel, and in two, between which an array of 64 KiB is in memory."""
+    folder = tmp_path_factory.mktemp("chains")
+    texts = {
+        "fused": CHAIN.replace("BARRIER", ""),
+        "apart": CHAIN.replace("BARRIER", APART).replace("ial %0", "ial %b"),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.mlir").write_text(text, encoding="utf-8")
+        check_cli("build", folder / f"{name}.mlir", "-o", folder / f"{name}.tracemap")
+    return folder / "fused.tracemap", folder / "apart.tracemap"
+
+
+def test_a_lost_fusion_explains_the_higher_peak(chains: tuple[Path, Path]) -> None:
+    fused, apart = chains
+    text = check_cli("diff", fused, apart)
+    assert (
+        "memory peak of main: +64.0 KiB (256 B before, 64.2 KiB after): op2 stablehlo.tanh is no longer fused" in text
+    )
+    back = check_cli("diff", apart, fused)
+    assert "memory peak of main: −64.0 KiB (64.2 KiB before, 256 B after): op2 stablehlo.tanh is now fused with" in back
+    assert "memory peak" not in check_cli("diff", fused, fused)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_changes_of_the_peak_add_up(chains: tuple[Path, Path], turned: bool) -> None:
+    sides = chains[::-1] if turned else chains
+    peaks = [json_cli("memory", side)["functions"][0]["peak_bytes"] for side in sides]
+    (memory,) = json_cli("diff", *sides)["memory"]
+    assert [memory["peak"]["before"], memory["peak"]["after"]] == peaks
+    for key in ("before", "after", "change"):
+        assert sum(op["held"][key] for op in memory["ops"]) + memory["others"][key] == memory["peak"][key]
+    assert [op["held"]["change"] for op in memory["ops"]] == [-65536 if turned else 65536]

@@ -95,7 +95,8 @@ def _read_compiled(folder: Path, dice: random.Random) -> None:
 
 def _read_memory(folder: Path, dice: random.Random) -> None:
     without = dice.choice(((), ("--without", "op2"), ("--dim", "0")))
-    run_command("memory", folder / inputs.BUNDLE, "--format", dice.choice(("text", "json")), *without)
+    run = dice.choice(((), (folder / inputs.RUN,)))
+    run_command("memory", folder / inputs.BUNDLE, *run, "--format", dice.choice(("text", "json")), *without)
 
 
 _WITH_COMMAND = 0.1

@@ -35,6 +35,8 @@ class UnattributedReason(enum.StrEnum):
     OUTSIDE_KERNELS = "outside-kernels"
     OUTLIERS = "outliers"
     UNMATCHED = "unmatched-event"
+    LAYOUT = "memory-layout"
+    OTHER_VALUES = "values-of-no-measured-op"
 
 
 UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
@@ -46,6 +48,8 @@ UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.OUTSIDE_KERNELS: "samples outside kernels: the runtime, waiting for work",
     UnattributedReason.OUTLIERS: "outliers: time above the outlier threshold (preemption, noise)",
     UnattributedReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
+    UnattributedReason.LAYOUT: "memory at the peak that holds no value: gaps, and values that are not needed there",
+    UnattributedReason.OTHER_VALUES: "values at the peak that belong to no op that the run measured",
 }
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from tracemap.core.errors import InputInvalid, TracemapError, UsageInvalid, star
 from tracemap.core.files import FileFormat, format_of_file, names_file
 from tracemap.core.functions import Argument, Function
 from tracemap.core.process.limits import free_memory
-from tracemap.core.units import Integer, format_bytes, join_names, plural
+from tracemap.core.units import UNKNOWN, Integer, format_bytes, join_names, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -321,6 +321,37 @@ def specs_by_argument(entry: Function, specs: Sequence[str]) -> list[str | None]
         InputInvalid: there are too many or too few inputs, or a name is unknown.
     """
     return _by_argument(entry, [_split_name(entry, spec) for spec in specs], "give one --input per argument")
+
+
+def dimensions_of(entry: Function, inputs: Sequence[str], dim: Integer) -> Callable[[int, int], Integer]:
+    """The dimensions of a function's arguments, by numbers of argument and dimension: of its inputs, else as declared.
+
+    Dimension -1 is the value of the argument itself. `dim`: the size of dynamic dimensions without an input.
+
+    Raises:
+        InputInvalid: there are too many or too few inputs.
+    """
+    specs = specs_by_argument(entry, inputs) if inputs else [None] * len(entry.arguments)
+    shapes: list[Sequence[int | None]] = []
+    values: list[str] = []
+    for argument, spec in zip(entry.arguments, specs, strict=True):
+        found = SPEC.fullmatch(spec or "")
+        sizes = tuple(int(size) for size in found[1].split("x")[:-1]) if found else ()
+        declared = Shaped(sizes or None, found[2]) if found else parsed(argument.type)
+        shapes.append(declared.sizes if declared is not None and declared.sizes is not None else ())
+        values.append((found[3] or "") if found else spec or "")
+
+    def dimension(argument: int, index: int) -> Integer:
+        if argument >= len(shapes):
+            return UNKNOWN
+        if index < 0:
+            return int(values[argument]) if values[argument].isdigit() else UNKNOWN
+        if index >= len(shapes[argument]):
+            return UNKNOWN
+        size = shapes[argument][index]
+        return dim if size is None else size
+
+    return dimension
 
 
 def _split_name(entry: Function, spec: str) -> tuple[str, str]:

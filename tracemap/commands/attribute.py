@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -29,6 +30,7 @@ from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
+    from tracemap.map.memory_use import MemoryUse
 
 
 def attribute(
@@ -51,23 +53,60 @@ def attribute(
         bundle = load(options.map)
     check_outputs(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
-        attributed = with_advice(joined, runs)
+        attributed = _with_program_metrics(with_advice(joined, runs), options)
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.selection import check_selection
 
             check_selection(attributed.costed, attributed.attribution, options)
         if options.html is not None:
+            from tracemap.commands.memory import memory_of_page
             from tracemap.reports.page.render import write_bundle_page
 
             progress("writing the page")
             shown = partial(excerpts, attributed.bundle.graph, opened, options.memory)
             write_bundle_page(
-                attributed.bundle, attributed.costed, options.html, shown, force=options.force, totals=options.totals
+                attributed.bundle,
+                attributed.costed,
+                options.html,
+                shown,
+                memory_of_page(attributed.bundle, attributed.attribution.run),
+                force=options.force,
+                totals=options.totals,
             )
     if options.output is not None:
         write_output_of(partial(show_attribution, attributed, options), options.output)
     return attributed
+
+
+def _with_program_metrics(attributed: BundleAttribution, options: AttributeOptions) -> BundleAttribution:
+    """The attribution with the metrics of the program that the options name.
+
+    Raises:
+        BundleInvalid: the bundle does not have its memory.
+        UsageInvalid: the runs called several functions, or sizes depend on dimensions that they do not say.
+    """
+    from tracemap.attribution.program_metrics import LIVE_BYTES, PROGRAM_METRICS, with_program_metrics
+
+    names = [name for name in dict.fromkeys(options.metrics) if name in PROGRAM_METRICS]
+    if not names:
+        return attributed
+    bundle, attribution = attributed.bundle, attributed.attribution
+
+    def memory() -> MemoryUse:
+        from tracemap.commands.memory import planned
+        from tracemap.options.compile import MemoryOptions
+
+        function, functions = attribution.run.function, bundle.graph.functions
+        if not isinstance(function, str):
+            if len(functions) != 1:
+                raise UsageInvalid(f"--metric {LIVE_BYTES} needs runs of one function, whose name they say")
+            function = functions[0].name
+        ((use, _),) = planned(bundle, MemoryOptions(function=function, inputs=attribution.run.inputs, top=0))
+        return use
+
+    added = with_program_metrics(attribution, bundle.graph, names, memory)
+    return BundleAttribution(bundle, added)
 
 
 _TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "columns", "filters")
@@ -76,8 +115,12 @@ _TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "col
 
 def _check_format(options: AttributeOptions) -> None:
     """Reject options that have no effect on JSON and CSV."""
+    from tracemap.attribution.program_metrics import PROGRAM_METRICS
+
     if options.format == "text":
         return
+    if options.metrics and set(options.metrics) <= set(PROGRAM_METRICS):  # JSON and CSV have them only on request
+        options = replace(options, metrics=())
     for declared in declared_options(AttributeOptions):
         if declared.name in _TEXT_OPTIONS and getattr(options, declared.name) != declared.default:
             raise UsageInvalid(
@@ -125,6 +168,7 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
       tracemap attribute run.csv --html page.html
       tracemap attribute run.csv --by caller --metric cpu_ns,D1mr
       tracemap attribute profile.ireeprof --map model.tracemap --format json
+      tracemap attribute run.csv --metric live_bytes_at_peak,bytes_moved,cpu_ns
     """
     runs = tuple(runs_of_bundles(runs, print_message))
     with show_phases("attribute") as progress:

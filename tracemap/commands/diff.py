@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tracemap.compare.model import Comparison, Comparisons
     from tracemap.compare.sides import Configurations, Side
     from tracemap.map.bundle import Bundle
+    from tracemap.map.memory_use import MemoryUse
     from tracemap.runs.model import Peaks
 
 
@@ -353,6 +354,7 @@ def _check_read_once(runs: SidePaths) -> None:
 
 
 def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions, progress: Progress) -> Comparison:
+    from tracemap.compare.changes import memory_differences
     from tracemap.compare.compare import compare, match_by_identity
 
     first, second = before[1], after[1]
@@ -363,10 +365,23 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
     # The minimum change to report is the smaller of both options.
     threshold = min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
     comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=threshold, raw=options.raw)
+    memory = memory_differences((first, _memory_of(before)), (second, _memory_of(after)), matches)
+    comparison = structs.replace(comparison, memory=tuple(memory))
     if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
         names = ", ".join(metric.name for metric in comparison.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: a side lacks this metric; common metrics are: {names}")
     return comparison
+
+
+def _memory_of(side: _Side) -> list[MemoryUse]:
+    """The memory of the functions that a side's runs called, or without runs of all functions."""
+    from tracemap.commands.memory import memory_of_page
+
+    bundle, own = side
+    if not own.attributions:
+        return memory_of_page(bundle, None)
+    headers = {attribution.run.function: attribution.run for attribution in own.attributions}
+    return [use for header in headers.values() for use in memory_of_page(bundle, header)]
 
 
 def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:

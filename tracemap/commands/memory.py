@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,24 +12,119 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.core.functions import Function, function_named
-from tracemap.core.units import UNKNOWN, Integer
+from tracemap.commands.runs import opened_runs
+from tracemap.core.diagnostics import RECORDS_LOST, RELEASES_MISSING, Diagnostic
+from tracemap.core.errors import TracemapError, UsageInvalid
+from tracemap.core.functions import function_named
+from tracemap.core.units import format_bytes
 from tracemap.options.compile import MemoryOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
-    from tracemap.map.memory_use import Dimension, MemoryUse
+    from tracemap.map.memory_use import MemoryUse
+    from tracemap.runs.allocations import AllocatedMemory
+    from tracemap.runs.model import Run, RunHeader
 
 
-def memory(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, MemoryUse]]:
+@dataclass(frozen=True, slots=True)
+class ProgramMemory:
+    """The memory of a program.
+
+    `functions`: the memory of each, as it is and without the ops that the options name. `allocated`: what a run
+    allocated; None without a run.
+    """
+
+    functions: list[tuple[MemoryUse, MemoryUse]]
+    allocated: AllocatedMemory | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramMemory:
+    """The memory of each function, or of the one that the options or the run name.
+
+    Args:
+        bundle: a bundle.
+        run: a run of it, whose function, inputs and allocations count; None: no run.
+        options: options of `tracemap memory`.
+
+    Raises:
+        TracemapError: see `planned`, `commands.runs.opened_runs` and `runs.allocations.allocated_memory`.
+        RunMismatch: the run was recorded from a different build.
+        UsageInvalid: the run does not say which function it called.
+    """
+    if run is None:
+        found = planned(bundle, options)
+        missing = {own.function: own.called for own in bundle.memory().functions if own.called}
+        notes = [Diagnostic("memory-unknown", unknown_memory(*item)) for item in missing.items()]
+        is_whole = not isinstance(options.function, str) and not options.inputs
+        return ProgramMemory(found, diagnostics=tuple(notes) if is_whole else ())
+    from tracemap.attribution.attribute import check_runs
+    from tracemap.runs.allocations import allocated_memory
+
+    with opened_runs([run]) as (opened,):
+        notes = check_runs(bundle.graph, [opened], allow_mismatch=options.allow_mismatch)
+        functions = planned(bundle, _options_of_run(bundle, opened, options))
+        allocated = allocated_memory(opened, options.memory * 1_000_000)
+    ((whole, _),) = functions
+    notes = [note for note in notes if note.slug in _NOTES]
+    return ProgramMemory(functions, allocated, (*notes, *_differences(whole, allocated)))
+
+
+_NOTES = ("run-unverified", "run-mismatch", RECORDS_LOST)
+"""Diagnostics of runs that matter here."""
+
+
+def _options_of_run(bundle: Bundle, run: Run, options: MemoryOptions) -> MemoryOptions:
+    """The options with the run's function and inputs, where the user gave none."""
+    name = options.function if isinstance(options.function, str) else run.header.function
+    if not isinstance(name, str):
+        if len(bundle.graph.functions) > 1:
+            raise UsageInvalid(f"{run.file}: does not say which function it called; name it with --function")
+        name = bundle.graph.functions[0].name
+    elif isinstance(run.header.function, str) and name != run.header.function:
+        raise UsageInvalid(f"{run.file}: is a run of {run.header.function}, not of {name}; leave --function out")
+    entry = function_named(bundle.graph.functions, name)
+    inputs = run.header.inputs if len(run.header.inputs) == len(entry.arguments) else ()
+    return replace(options, function=name, inputs=options.inputs or inputs)
+
+
+def _differences(plan: MemoryUse, allocated: AllocatedMemory) -> list[Diagnostic]:
+    """Why the allocated peak is unknown, or differs from the planned one."""
+    peak, unreleased = allocated.peak_bytes, allocated.unreleased_bytes
+    if not isinstance(peak, int) or not isinstance(unreleased, int):
+        text = f"{allocated.run}: the allocated peak is unknown: {allocated.reason}"
+        return [] if not plan.peak_bytes and not allocated.allocations else [Diagnostic("allocations-unknown", text)]
+    if peak == plan.peak_bytes:
+        return []
+    text = f"{allocated.run}: {peak:,} bytes are allocated at the peak, but {plan.peak_bytes:,} are planned"
+    if peak > plan.peak_bytes and unreleased > plan.lasting_bytes:
+        more = unreleased - plan.lasting_bytes
+        text = (
+            f"{allocated.run}: at most {peak:,} bytes are allocated at the peak, and {plan.peak_bytes:,} are planned: "
+            f"{format_bytes(more)} have no release in the run, because the program drops them without one"
+        )
+        return [Diagnostic(RELEASES_MISSING, text)]
+    return [Diagnostic("peak-not-planned", text)]
+
+
+def unknown_memory(function: str, called: str) -> str:
+    """Why the memory of a function is unknown."""
+    return (
+        f"{function}: its memory is unknown, because {called} is called but not inlined, and its memory overlaps with "
+        "that of its callers; let the compiler inline it"
+    )
+
+
+def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, MemoryUse]]:
     """The memory of each function, or of the one that the options name: as it is, and without the ops they name.
 
     Raises:
         BundleInvalid: the bundle does not have it.
         FunctionUnknown, QueryInvalid: no function or op has the name.
         InputInvalid: the inputs do not fit the function.
-        UsageInvalid: sizes depend on dimensions that are unknown.
+        UsageInvalid: sizes depend on dimensions that are unknown, or the only function calls others without inlining.
     """
+    from tracemap.capture.inputs import dimensions_of
     from tracemap.map.memory import FunctionMemory
     from tracemap.map.memory_use import memory_use
     from tracemap.map.query import ops_of, resolve
@@ -41,44 +137,31 @@ def memory(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Memo
     )
     found = []
     for entry in functions:
-        dimension = dimensions(entry, options)
+        dimension = dimensions_of(entry, options.inputs, options.dim)
         own_functions = [own for own in plan.functions if own.function == entry.name]
+        if called := next((own.called for own in own_functions if own.called), ""):
+            if len(functions) == 1:
+                raise UsageInvalid(unknown_memory(entry.name, called))
+            continue
         for own in own_functions or [FunctionMemory(entry.name, (), ())]:
             whole = memory_use(plan, own, dimension, top=options.top)
             found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
     return found
 
 
-def dimensions(entry: Function, options: MemoryOptions) -> Dimension:
-    """The dimensions of a function's arguments: of its inputs, else as declared.
-
-    Raises:
-        InputInvalid: there are too many or too few inputs.
-    """
-    from tracemap.capture.inputs import SPEC, Shaped, parsed, specs_by_argument
-
-    specs = specs_by_argument(entry, options.inputs) if options.inputs else [None] * len(entry.arguments)
-
-    shapes: list[Sequence[int | None]] = []
-    values: list[str] = []
-    for argument, spec in zip(entry.arguments, specs, strict=True):
-        found = SPEC.fullmatch(spec or "")
-        sizes = tuple(int(size) for size in found[1].split("x")[:-1]) if found else ()
-        declared = Shaped(sizes or None, found[2]) if found else parsed(argument.type)
-        shapes.append(declared.sizes if declared is not None and declared.sizes is not None else ())
-        values.append((found[3] or "") if found else spec or "")
-
-    def dimension(argument: int, index: int) -> Integer:
-        if argument >= len(shapes):
-            return UNKNOWN
-        if index < 0:
-            return int(values[argument]) if values[argument].isdigit() else UNKNOWN
-        if index >= len(shapes[argument]):
-            return UNKNOWN
-        size = shapes[argument][index]
-        return options.dim if size is None else size
-
-    return dimension
+def memory_of_page(bundle: Bundle, run: RunHeader | None) -> list[MemoryUse]:
+    """The memory of the function that a run called, or without a run of all functions; empty if it is unknown."""
+    if run is None:
+        every = [MemoryOptions(function=function.name, top=0) for function in bundle.graph.functions]
+    elif isinstance(run.function, str):
+        every = [MemoryOptions(function=run.function, inputs=run.inputs, top=0)]
+    else:
+        every = []
+    uses = []
+    for options in every:
+        with suppress(TracemapError):  # such as a bundle without its memory, or dynamic shapes of unknown size
+            uses += [use for use, _ in planned(bundle, options)]
+    return uses
 
 
 # ---- command line
@@ -86,17 +169,20 @@ def dimensions(entry: Function, options: MemoryOptions) -> Dimension:
 
 @options_command("memory", MemoryOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
-def command(bundle: Path, options: MemoryOptions) -> None:
+@click.argument("run", metavar="[RUN]", required=False, default=None, type=PATH)
+def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     """Show how much memory the program of BUNDLE allocates at its peak, and whose values it holds there.
 
     Sizes and lifetimes are those of the compiler's own layout, so no run is needed. Arguments belong to the caller and
-    do not count. `peak without` is the peak if the op is removed, so that its users read what it reads.
+    do not count. `peak without` is the peak if the op is removed, so that its users read what it reads. With RUN, its
+    function and inputs count, and the bytes that the device really allocated are shown next to the plan.
 
     \b
     Example:
       tracemap memory model.tracemap
       tracemap memory model.tracemap --without op12
       tracemap memory model.tracemap --input 8x128xf32 --format json
+      tracemap memory model.tracemap run.parquet
     """
     from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
@@ -104,6 +190,8 @@ def command(bundle: Path, options: MemoryOptions) -> None:
     from tracemap.reports.terminal.memory import print_memory
 
     opened = load(bundle)
-    found = memory(opened, options)
-    text = partial(print_memory, opened.graph, found, options)
-    show_in_format(options.format, sys.stdout, text, partial(shown_memory, [without for _, without in found]))
+    found = memory(opened, run, options)
+    uses = [without for _, without in found.functions]
+    text = partial(print_memory, opened.graph, found.functions, found.allocated, found.diagnostics, options)
+    value = partial(shown_memory, uses, found.allocated, found.diagnostics)
+    show_in_format(options.format, sys.stdout, text, value)

@@ -116,6 +116,7 @@ def profile_bundle(
         TracemapError: see `commands.record.record` and `commands.runs.open_and_join_runs`.
         TargetExists, TargetUnwritable: the page cannot be written.
     """
+    from tracemap.commands.memory import memory_of_page
     from tracemap.reports.page.render import write_bundle_page
 
     page = options.output or default_page(bundle.path)
@@ -125,7 +126,8 @@ def profile_bundle(
         attributed = with_advice(joined, [recorded.path])
         progress("writing the page")
         shown = partial(excerpts, bundle.graph, opened, 0)
-        write_bundle_page(bundle, attributed.costed, page, shown, force=options.force)
+        memory = memory_of_page(bundle, attributed.attribution.run)
+        write_bundle_page(bundle, attributed.costed, page, shown, memory, force=options.force)
     return Profile(attributed, recorded.path, page, others)
 
 

@@ -54,6 +54,7 @@ def report(
         TargetExists, TargetUnwritable: the page cannot be written.
         UsageInvalid: the page would overwrite an input.
     """
+    from tracemap.commands.memory import memory_of_page
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.reports.page.render import write_bundle_page
 
@@ -63,11 +64,13 @@ def report(
     write = partial(write_bundle_page, bundle, target=page, force=options.force, totals=options.totals)
     if not runs:
         progress("writing the page")
-        write(MapCosts(bundle.graph, None))
+        write(MapCosts(bundle.graph, None), memory=memory_of_page(bundle, None))
         return page
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        write(with_advice(attributed, runs).costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+        costed = with_advice(attributed, runs).costed
+        memory = memory_of_page(bundle, attributed.attribution.run)
+        write(costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory), memory=memory)
     return page
 
 

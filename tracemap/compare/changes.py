@@ -9,17 +9,22 @@ from typing import Final, Literal
 
 from tracemap.attribution.model import split_rule_text
 from tracemap.compare.model import (
+    Amount,
     FusionChange,
     KernelCode,
     KernelDifference,
     Match,
+    MemoryDifference,
+    OpMemory,
     RemarkDifference,
     SettingDifference,
+    total,
 )
 from tracemap.compare.sides import Side
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, split_by_largest_remainder
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
+from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import OpId, sort_ops
 from tracemap.runs.model import RunHeader, differing_inputs, niceness_of
 
@@ -105,6 +110,56 @@ def regrouped(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[F
                 before.kernels_of.get(match.before, ()),
                 after.kernels_of.get(match.after, ()),
             )
+
+
+def memory_differences(
+    before: tuple[Side, Sequence[MemoryUse]], after: tuple[Side, Sequence[MemoryUse]], matches: Sequence[Match]
+) -> Iterator[MemoryDifference]:
+    """Memory peaks of the functions that both sides have, with the ops whose bytes there changed."""
+    after_of = {match.before: match.after for match in matches}
+    before_of = {new: old for old, new in after_of.items()}
+    uses = {use.function: use for use in after[1]}
+    for old in before[1]:
+        if (new := uses.get(old.function)) is None:
+            continue
+        bytes_before, bytes_after = _bytes_of_ops(old), _bytes_of_ops(new)
+        pairs: dict[tuple[OpId | Unknown, OpId | Unknown], Amount] = {}
+        for op, size in bytes_before.items():
+            match = after_of.get(op)
+            pairs[op, match or UNKNOWN] = _amount(size, bytes_after.get(match, 0) if match else 0)
+        for op, size in bytes_after.items():
+            if before_of.get(op) not in bytes_before:
+                pairs[before_of.get(op, UNKNOWN), op] = _amount(0, size)
+        changed = [
+            OpMemory(first, second, _name(before[0], after[0], first, second), amount)
+            for (first, second), amount in pairs.items()
+            if amount.change
+        ]
+        changed.sort(key=lambda op: (-abs(op.held.change), str(op.after), str(op.before)))
+        peak, known = _amount(old.peak_bytes, new.peak_bytes), total([op.held for op in changed])
+        others = _amount(peak.before - known.before, peak.after - known.after)
+        yield MemoryDifference(old.function, peak, tuple(changed), others)
+
+
+def _bytes_of_ops(use: MemoryUse) -> dict[OpId, int]:
+    """The bytes of each op's results at the peak; ops of one value have equal parts of it."""
+    found: Counter[OpId] = Counter()
+    for value in use.held:
+        if value.ops:
+            found.update(
+                dict(zip(value.ops, split_by_largest_remainder(value.bytes, [1] * len(value.ops)), strict=True))
+            )
+    return dict(found)
+
+
+def _amount(before: int, after: int) -> Amount:
+    return Amount(before, after, after - before)
+
+
+def _name(before: Side, after: Side, first: OpId | Unknown, second: OpId | Unknown) -> str:
+    if not isinstance(second, Unknown):
+        return after.graph.op_by_id[second].name
+    return "" if isinstance(first, Unknown) else before.graph.op_by_id[first].name
 
 
 def kernel_differences(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[KernelDifference]:

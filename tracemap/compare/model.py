@@ -224,6 +224,28 @@ class KernelDifference(Record, frozen=True):
     code_after: KernelCode
 
 
+class OpMemory(Record, frozen=True):
+    """Bytes of an op's results in memory at the peak, before and after; its id is unknown on a side that lacks it."""
+
+    before: Text
+    after: Text
+    name: str
+    held: Annotated[Amount, Meta(description="Bytes.")]
+
+
+class MemoryDifference(Record, frozen=True):
+    """The planned memory peak of a function before and after, in bytes.
+
+    `ops`: the ops whose bytes at the peak changed, the largest change first; `others`: all other ops, and memory of no
+    op. The changes of ops and others add up to that of the peak.
+    """
+
+    function: str
+    peak: Annotated[Amount, Meta(description="Bytes.")]
+    ops: tuple[OpMemory, ...]
+    others: Annotated[Amount, Meta(description="Bytes.")]
+
+
 class RemarkDifference(Record, frozen=True):
     """A remark of the compiler only after (`new`), only before (`gone`), or `count` times more often on that side.
 
@@ -290,6 +312,9 @@ class Comparison(Document, frozen=True, kw_only=True):
     remarks: Annotated[
         tuple[RemarkDifference, ...] | None, Meta(description="Null unless both bundles were built with remarks.")
     ] = None
+    memory: Annotated[
+        tuple[MemoryDifference, ...], Meta(description="Memory of the functions of both sides; empty if unknown.")
+    ] = ()
     diagnostics: tuple[Diagnostic, ...]
 
     def __post_init__(self) -> None:

@@ -42,6 +42,9 @@ LOAD_TIME: Final = "load-time-not-measured"
 SHARES_ESTIMATED: Final = "shares-are-estimates"
 """The shares of ops within kernels are estimated from machine code or rooflines."""
 
+RELEASES_MISSING: Final = "releases-missing"
+"""The run lacks releases of memory, so that its allocated peak is an upper limit."""
+
 WINDOW: Final = "window"
 """The result covers only some of the run's invocations."""
 

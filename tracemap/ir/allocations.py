@@ -15,7 +15,7 @@ from typing import Any
 from tracemap.core.locations import Location
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.ir.attributes import constant_of
-from tracemap.ir.host_program import INITIALIZER
+from tracemap.ir.host_program import CALL, INITIALIZER
 from tracemap.ir.parsing import (
     SYMBOL,
     MlirParser,
@@ -137,11 +137,15 @@ class MemoryCommand:
 
 @dataclass(frozen=True, slots=True)
 class FunctionAllocations:
-    """The allocations of a function, and its steps in the order of the text; commands of a step may run together."""
+    """The allocations of a function, and its steps in the order of the text; commands of a step may run together.
+
+    `calls`: the functions that it calls, one entry for each call that is not inlined, and two for a call in a loop.
+    """
 
     function: str
     allocations: tuple[Allocation, ...]
     steps: tuple[tuple[MemoryCommand, ...], ...]
+    calls: tuple[str, ...] = ()
 
 
 BEFORE_LAYOUT = "--mlir-print-ir-before=iree-stream-layout-slices"
@@ -261,6 +265,8 @@ class _FunctionReader:
         self._steps: list[tuple[tuple[Operation, Mapping[Value, Value]], ...]] = []
         self._step_times: list[int] = []
         self._classes: list[_Held] = []
+        self._calls: list[str] = []
+        self._depth = 0
 
     def read(self) -> FunctionAllocations:
         """Read the whole function."""
@@ -274,7 +280,8 @@ class _FunctionReader:
             tuple(self._command(operation, outer, numbers) for operation, outer in commands) for commands in self._steps
         )
         name = string_attribute(self._function, "sym_name") if self._function.name == "util.func" else ""
-        return FunctionAllocations(name, tuple(self._record(held, numbers) for held in allocations), steps)
+        records = tuple(self._record(held, numbers) for held in allocations)
+        return FunctionAllocations(name, records, steps, tuple(self._calls))
 
     # -- classes
 
@@ -362,10 +369,14 @@ class _FunctionReader:
         elif name == _EXECUTE:
             self._execute(operation)
         elif name in ("scf.for", "scf.while"):
+            self._depth += 1
             self._loop(operation)
+            self._depth -= 1
         elif any(len(region.blocks) for region in operation.regions):
             self._branch(operation)
         else:
+            if name == CALL:
+                self._calls += [symbol_path(operation.attributes["callee"])[-1]] * (2 if self._depth else 1)
             self._results(operation)
 
     def _allocate(self, operation: Operation) -> None:

@@ -61,11 +61,16 @@ class MemoryStep(Record, frozen=True):
 
 
 class FunctionMemory(Record, frozen=True):
-    """The memory of a function, and its steps in the order of the text: a loop's body is there once."""
+    """The memory of a function, and its steps in the order of the text: a loop's body is there once.
+
+    `called`: the function that has this memory, if it is not inlined and is called several times, or by a function with
+    memory of its own; "" otherwise. The peak is then unknown.
+    """
 
     function: str
     allocations: tuple[MemoryAllocation, ...]
     steps: tuple[MemoryStep, ...]
+    called: str = ""
 
 
 class MemoryPlan(Document, frozen=True, kw_only=True):

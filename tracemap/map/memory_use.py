@@ -50,8 +50,10 @@ class MemoryUse(Record, frozen=True):
 
     `step`: the step with the most memory, and of several the one that needs most of it. `held`: the values there, the
     largest first. `unused_bytes`: what their allocations have beyond them: gaps of the layout, and values that are not
-    needed at that step. `curve`: bytes at each step. `kept_bytes`: constants and variables that the module always
-    holds, apart from the rest. `load_peak_bytes`: the most memory while the module is loaded.
+    needed at that step. `curve`: bytes at each step; `needed`: those of values that a later step or the caller needs.
+    `kept_bytes`: constants and variables that the module always holds, apart from the rest. `load_peak_bytes`: the most
+    memory while the module is loaded. `lasting_bytes`: results, and variables that the module keeps: an invocation
+    allocates them, but does not release them.
     """
 
     function: str
@@ -63,6 +65,8 @@ class MemoryUse(Record, frozen=True):
     curve: tuple[Count, ...]
     kept_bytes: Count
     load_peak_bytes: Count
+    lasting_bytes: Count
+    needed: tuple[Count, ...]
 
 
 def memory_use(
@@ -107,7 +111,13 @@ def memory_use(
         peak - sum(value.bytes for value in held),
         tuple(curve),
         *_loaded(plan),
+        sum(size for own, size in zip(sized.function.allocations, sized.sizes, strict=True) if _is_lasting(own)),
+        tuple(needed),
     )
+
+
+def _is_lasting(allocation: MemoryAllocation) -> bool:
+    return (allocation.resource == RESULT or allocation.is_kept) and not allocation.is_carried
 
 
 def _loaded(plan: MemoryPlan) -> tuple[int, int]:

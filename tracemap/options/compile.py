@@ -114,7 +114,9 @@ class MemoryOptions(Options):
         (), "Leave out this op, line or function: its users read what it reads.  [repeatable]", metavar="OP"
     )
     top: int = count(20, "Rows of the table, and ops with a peak without them; 0: all rows.", at_least=0)
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     format: Literal["text", "json"] = option("text", "A table, or JSON with all values.")
+    memory: int = memory_option()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from tracemap.map.model import Evidence, Frame, Kernel, KernelLine, ModuleInfo, 
 from tracemap.map.query import Audit, LosingPass, Loss, PhaseCount, Selection, select_all
 from tracemap.options.results import Rule
 from tracemap.reports.kernels import KernelView
+from tracemap.runs.allocations import AllocatedMemory
 from tracemap.runs.hook.stats import ThreadStats
 from tracemap.runs.model import DeviceTime, ElapsedParts
 
@@ -84,11 +85,15 @@ class ShownMemory(Document, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
     kind: Literal["memory"] = "memory"
     functions: tuple[MemoryUse, ...]
+    allocated: Annotated[AllocatedMemory | None, Meta(description="What the run allocated.")]
+    diagnostics: tuple[Diagnostic, ...]
 
 
-def shown_memory(functions: Sequence[MemoryUse]) -> ShownMemory:
-    """The document of `tracemap memory --format json`."""
-    return ShownMemory(functions=tuple(functions))
+def shown_memory(
+    functions: Sequence[MemoryUse], allocated: AllocatedMemory | None, diagnostics: Sequence[Diagnostic]
+) -> ShownMemory:
+    """The document of `tracemap memory --format json`; `allocated`: the memory of a run, None without one."""
+    return ShownMemory(functions=tuple(functions), allocated=allocated, diagnostics=tuple(diagnostics))
 
 
 # ---- attribution

@@ -93,6 +93,47 @@ class Roofline(Record, frozen=True):
     unknown: int
 
 
+class MemoryRow(Record, frozen=True):
+    """A value in memory at the peak: its ops with the line of the first, and the dispatch sites that use it."""
+
+    ops: tuple[str, ...]
+    name: str
+    line: str
+    python: str
+    size: str
+    share: str
+    written_by: tuple[str, ...]
+    read_by: tuple[str, ...]
+
+
+class MemoryCurve(Record, frozen=True):
+    """The memory that a function allocates, step by step.
+
+    Attributes:
+        function: its name.
+        peak: bytes at the peak, as text.
+        parts: the same by resource, in words.
+        unused: bytes there that hold no value; empty if there are none.
+        step: the step of the peak, from 1.
+        steps: number of steps.
+        allocated: outline of the allocated bytes in SVG, a unit wide per step.
+        needed: outline of the bytes of values that are needed.
+        rows: the largest values at the peak.
+        hidden: number of other values.
+    """
+
+    function: str
+    peak: str
+    parts: str
+    unused: str
+    step: int
+    steps: int
+    allocated: str
+    needed: str
+    rows: tuple[MemoryRow, ...]
+    hidden: int
+
+
 class CallHistogram(Record, frozen=True, array_like=True):
     """Histogram of the wall times of a site's calls in all runs, with 16 bins per octave.
 
@@ -568,6 +609,7 @@ class PageData(Record, frozen=True):
         invocations: their number, which means of the elapsed time divide by; 1 if it is unknown.
         lengths: histograms of calls by site.
         together: correlations by site.
+        memory: memory of the functions that allocate some; empty if it is unknown.
     """
 
     title: str
@@ -597,6 +639,7 @@ class PageData(Record, frozen=True):
     timeline: Timeline | None = None
     lengths: Mapping[str, CallHistogram] = {}
     together: Mapping[str, CallCorrelations] = {}
+    memory: tuple[MemoryCurve, ...] = ()
 
 
 class Page(Record, frozen=True):

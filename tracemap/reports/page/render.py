@@ -12,6 +12,7 @@ from tracemap.attribution.timeline import Excerpt
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.units import Unknown, format_mean, format_share, plural
 from tracemap.map.bundle import Bundle
+from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.reports.advice import notices
 from tracemap.reports.cost_lookup import MapCosts, default_metric
@@ -29,6 +30,7 @@ from tracemap.reports.html import (
     tints,
     write_page,
 )
+from tracemap.reports.page.memory import memory_curves
 from tracemap.reports.page.model import (
     MemberRow,
     OpCostRow,
@@ -98,7 +100,13 @@ def page_rows(costed: MapCosts, texts: Texts) -> PageRows:
 
 
 def page_data(
-    costed: MapCosts, texts: Texts, kernels: KernelSources, excerpts: Sequence[Excerpt] = (), *, totals: bool
+    costed: MapCosts,
+    texts: Texts,
+    kernels: KernelSources,
+    excerpts: Sequence[Excerpt] = (),
+    memory: Sequence[MemoryUse] = (),
+    *,
+    totals: bool,
 ) -> PageData:
     """The content of a page without its rows."""
     graph, attribution = costed.graph, costed.attribution
@@ -133,6 +141,7 @@ def page_data(
         timeline=timeline_of(costed, excerpts, families),
         lengths=histograms_by_site(costed, excerpts),
         together=correlations_by_site(costed, excerpts),
+        memory=memory_curves(graph, memory),
     )
 
 
@@ -247,13 +256,14 @@ def write_bundle_page(
     costed: MapCosts,
     target: Path,
     excerpts: Callable[[], Sequence[Excerpt]] = lambda: (),
+    memory: Sequence[MemoryUse] = (),
     *,
     force: bool,
     totals: bool = False,
 ) -> None:
     """Write the page of a bundle, with or without the costs of a run.
 
-    `excerpts` reads the invocations for the timeline, per run.
+    `excerpts` reads the invocations for the timeline, per run. `memory` is the memory of the functions to show.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
@@ -266,7 +276,7 @@ def write_bundle_page(
         return for_script(page_rows(costed, texts))().encode()
 
     with in_child_process(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
-        data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
+        data = page_data(costed, texts, kernels_of(bundle), excerpts(), memory, totals=totals)
         text = render_page(data, lambda: encoded_rows().decode())
     write_page(text, target, force=force)
 

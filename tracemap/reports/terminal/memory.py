@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TextIO
 
+from tracemap.core.diagnostics import RELEASES_MISSING, Diagnostic, has_slug
 from tracemap.core.units import format_bytes, join_names, plural
 from tracemap.map.memory_use import HeldValue, MemoryUse
 from tracemap.map.model import TraceGraph
 from tracemap.options.compile import MemoryOptions
 from tracemap.reports.escaping import op_line
-from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
+from tracemap.runs.allocations import AllocatedMemory
 
 _RESOURCES: Final = {"external": "results"}
 """Words for resources where IREE's own would not be understood."""
@@ -18,13 +20,20 @@ _MOST_SITES: Final = 3
 
 
 def print_memory(
-    graph: TraceGraph, found: Sequence[tuple[MemoryUse, MemoryUse]], options: MemoryOptions, out: TextIO
+    graph: TraceGraph,
+    found: Sequence[tuple[MemoryUse, MemoryUse]],
+    allocated: AllocatedMemory | None,
+    diagnostics: Sequence[Diagnostic],
+    options: MemoryOptions,
+    out: TextIO,
 ) -> None:
     """Print a table of the values at the peak of each function.
 
     Args:
         graph: the map.
         found: the memory of each function, as it is and without some ops.
+        allocated: the memory of a run; None: there is none.
+        diagnostics: notes on the run.
         options: the options of `tracemap memory`.
         out: the stream.
     """
@@ -35,6 +44,8 @@ def print_memory(
             continue
         for line in _summary(whole, use, options):
             say(terminal, line)
+        if allocated is not None and isinstance(allocated.peak_bytes, int):
+            say(terminal, _allocated(whole, allocated, is_limit=has_slug(diagnostics, RELEASES_MISSING)))
         headings = [
             *(Heading("op"), Heading("line", least=8), Heading("name", least=8)),
             *(number("bytes"), number("of peak %", leave=20), Heading("written by", leave=10)),
@@ -44,6 +55,14 @@ def print_memory(
         print_table(terminal, "", headings, [_row(graph, use, value) for value in shown], gap=False)
         if len(use.held) > len(shown):
             say(terminal, f"… {plural(len(use.held) - len(shown), 'more value')}")
+    print_diagnostics(terminal, diagnostics)
+
+
+def _allocated(plan: MemoryUse, allocated: AllocatedMemory, *, is_limit: bool) -> str:
+    same = ", as planned" if allocated.peak_bytes == plan.peak_bytes else ""
+    most = "at most " if is_limit else ""
+    each = f"{plural(allocated.allocations, 'allocation')} in {plural(allocated.invocations, 'invocation')}"
+    return f"{allocated.run}: {most}{format_bytes(allocated.peak_bytes)} allocated at the peak{same}, {each}"
 
 
 def _summary(whole: MemoryUse, use: MemoryUse, options: MemoryOptions) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.attribution.model import MetricTotal
+from tracemap.attribution.program_metrics import PROGRAM_METRICS
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import Integer, Unknown
 from tracemap.reports.advice import basis, display_unit, divisor, known_invocations
@@ -146,7 +147,10 @@ def shown_metrics(metrics: Sequence[MetricTotal], names: Sequence[str]) -> tuple
     by_name = {metric.name: metric for metric in metrics}
     for name in names:
         if name not in by_name:
-            raise UsageInvalid(f"the run has no metric {name!r}; it has: {', '.join(by_name)}")
+            raise UsageInvalid(
+                f"the run has no metric {name!r}; it has: {', '.join(by_name)}; the program has: "
+                f"{', '.join(PROGRAM_METRICS)}"
+            )
     if names:
         return tuple(by_name[name] for name in dict.fromkeys(names))
     first = metrics[default_metric(metrics)]

@@ -286,7 +286,8 @@ SELECT row, kind, key AS kernel,
     CASE WHEN kind = 'dispatch' THEN workgroup_count[1] END AS workgroups_x,
     CASE WHEN kind = 'dispatch' THEN workgroup_count[2] END AS workgroups_y,
     CASE WHEN kind = 'dispatch' THEN workgroup_count[3] END AS workgroups_z,
-    CASE WHEN kind IN ('copy', 'fill', 'update') THEN CAST(payload_length AS BIGINT) END AS payload_bytes,
+    CASE WHEN kind IN ('copy', 'fill', 'update', 'alloca', 'dealloca') AND events.op <> 'barrier'
+         THEN CAST(payload_length AS BIGINT) END AS payload_bytes,
     CAST(NULL AS BIGINT) AS covered_ns
 FROM events
 JOIN queues ON queues.device IS NOT DISTINCT FROM physical_device_ordinal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +54,9 @@ class _Planner:
         launches = [command for command in commands if command.kind == "dispatch"]
         self._join = CommandJoin(self.sites, self.dispatches, launches)
         pairs = zip(self.sites, self.bodies, strict=True)
+        calls = Counter(callee for function in self.functions for callee in function.calls)
+        inner = {callee for own in self.functions if own.steps or own.allocations for callee in own.calls}
+        self._overlapping = inner | {callee for callee, count in calls.items() if count > 1}
         self._stored = {site.id: self._stored_ops(site, body) for site, body in pairs}
 
     def plan(self) -> MemoryPlan:
@@ -67,7 +70,8 @@ class _Planner:
 
     def _function(self, own: FunctionAllocations) -> FunctionMemory:
         name = self.callers.get(own.function, own.function)
-        return FunctionMemory(name, tuple(self._allocations(own)), tuple(map(self._step, own.steps)))
+        called = own.function if own.function in self._overlapping else ""
+        return FunctionMemory(name, tuple(self._allocations(own)), tuple(map(self._step, own.steps)), called)
 
     def _step(self, commands: Sequence[MemoryCommand]) -> MemoryStep:
         sites = (self._site(command) for command in commands)

@@ -1,0 +1,84 @@
+"""Metrics of the program: bytes at the peak and bytes moved, next to the measured ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+import tracemap
+from tests.conftest import Built, Recorded
+from tests.support import check_cli, json_cli, long_where, run_cli
+from tracemap.map.bundle import load
+
+LIVE, MOVED = "live_bytes_at_peak", "bytes_moved"
+MODELS = ("hand_attention", "hand_loop", "torch_resnet18_small", "jax_gpt2_4l_scan", "hand_convnet")
+
+
+@pytest.mark.parametrize("model", long_where(list(MODELS), lambda number, _: number > 1))
+def test_bytes_at_the_peak_add_up_to_it(model: str, built: Built, recorded: Recorded) -> None:
+    """Each op has what `memory` says, and the rest is unattributed."""
+    bundle, run = built(model), recorded(model)
+    found = json_cli("attribute", run, "--map", bundle, "--metric", LIVE)
+    (use,) = json_cli("memory", bundle, run)["functions"]
+    (total,) = (metric for metric in found["metrics"] if metric["name"] == LIVE)
+    assert total["measured"] == use["peak_bytes"] == total["attributed"] + total["unattributed"]
+    reasons = {row["reason"]: row["metrics"][LIVE] for row in found["unattributed"] if row["metrics"][LIVE]}
+    assert reasons.get("memory-layout", 0) == use["unused_bytes"]
+    alone: dict[str, int] = {}
+    for value in use["held"]:
+        if len(value["ops"]) == 1:
+            alone[value["ops"][0]] = alone.get(value["ops"][0], 0) + value["bytes"]
+    shown = {op["op"]: op["metrics"][LIVE]["attributed"] for op in found["ops"]}
+    assert any(shown.values())
+    assert all(shown[op] >= size for op, size in alone.items() if op in shown)
+
+
+def test_bytes_moved_are_those_of_the_shapes(built: Built, recorded: Recorded) -> None:
+    """A product of 64x128 and 128x128 reads both and writes its result; a transpose moves its array twice."""
+    result = tracemap.attribute(recorded("hand_attention"), built("hand_attention"), metrics=(MOVED,))
+    moved = {op.line: op.metrics[MOVED].attributed // op.calls for op in result.ops if isinstance(op.calls, int)}
+    assert moved[8] == 4 * (64 * 128 + 128 * 128 + 64 * 128)
+    assert moved[17] == 4 * 2 * 64 * 128
+    (total,) = (metric for metric in result.metrics if metric.name == MOVED)
+    assert total.measured == total.attributed == sum(op.metrics[MOVED].attributed for op in result.ops)
+
+
+def test_dynamic_shapes_are_named_instead_of_guessed(built: Built, recorded: Recorded) -> None:
+    found = json_cli(
+        "attribute", recorded("hand_dynamic"), "--map", built("hand_dynamic"), "--metric", f"{MOVED},{LIVE}"
+    )
+    assert "bytes-unknown" in [note["slug"] for note in found["diagnostics"]]
+    totals = {metric["name"]: metric["measured"] for metric in found["metrics"]}
+    assert (totals[MOVED], totals[LIVE]) == (0, 24576)
+
+
+def test_they_are_in_all_formats_only_if_named(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    run, bundle, page = recorded("hand_attention"), built("hand_attention"), tmp_path / "page.html"
+    plain = json_cli("attribute", run, "--map", bundle)
+    assert not {LIVE, MOVED} & {metric["name"] for metric in plain["metrics"]}
+    text = check_cli("attribute", run, "--map", bundle, "--metric", f"{LIVE},cpu_ns", "--html", page)
+    assert f"balance of {LIVE}: 256 KiB = 224 to ops + 32 memory-layout" in text
+    assert LIVE in page.read_text(encoding="utf-8")
+    table = check_cli("attribute", run, "--map", bundle, "--metric", LIVE, "--format", "csv")
+    rows = [row for row in csv.DictReader(io.StringIO(table)) if row["metric"] == LIVE]
+    assert sum(int(row["attributed"]) for row in rows) == 262144
+    refused = run_cli("attribute", run, "--map", bundle, "--metric", f"{LIVE},cpu_ns", "--format", "csv")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    unknown = run_cli("attribute", run, "--map", bundle, "--metric", "nothing")
+    assert MOVED in unknown.stderr
+
+
+def test_the_map_has_the_bytes_of_each_site(built: Built, recorded: Recorded) -> None:
+    """The bytes of a kernel are those of its members, per call."""
+    graph = load(built("hand_convnet")).graph
+    result = tracemap.attribute(recorded("hand_convnet"), built("hand_convnet"), metrics=(MOVED,))
+    for site in result.sites:
+        cost = site.metrics[MOVED]
+        size = sum(member.bytes for member in graph.site_by_id[site.site].members if isinstance(member.bytes, int))
+        assert isinstance(site.calls, int)
+        assert cost.total == size * site.calls
+        assert cost.per_call is not None
+        assert cost.per_call.median == size
