@@ -32,6 +32,7 @@ from tracemap.kernels.model import (
     SiteNumerics,
     Verdict,
 )
+from tracemap.map.model import Outcome
 from tracemap.options.kernels import NumericsOptions
 from tracemap.options.measure import CallOptions, call_of
 
@@ -58,16 +59,21 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
     progress(f"running {bundle.path.name}")
     reference = None if other is None else _kernels(other)
     observed = _observed(bundle, options, reference, samples=other is not None)
-    sites = tuple(_sites(observed, other))
+    pairing = _NO_PAIRING if other is None else _pairing(other, bundle)
+    sites = tuple(_sites(observed, pairing))
     first_bad = tuple(_first_bad(observed))
+    nans = [bad for bad in first_bad if bad.number.kind == "nan"]
     suspects = [_wrong_site(site) for site in sites if site.verdict is Verdict.WRONG]
-    suspects += [_bad_site(bad) for bad in first_bad if bad.number.kind == "nan"]
     departures: Sequence[OutputDeparture] = ()
     if other is not None:
         progress(f"running {other.path.name}")
-        compared = _Compared(observed, _observed(other, options, None, samples=True))
+        other_run = _observed(other, options, None, samples=True)
+        compared = _Compared(observed, other_run, pairing)
+        in_both = {(bad.kernel, bad.number.lines) for bad in _first_bad(other_run)}
+        nans = [bad for bad in nans if (bad.kernel, bad.number.lines) not in in_both]
         departures = compared.departures
         suspects += compared.suspects
+    suspects += map(_bad_site, nans)
     order = {(site.site, site.kernel): number for number, site in enumerate(sites)}
     return Numerics(
         module_sha256=bundle.graph.module.sha256,
@@ -109,6 +115,35 @@ def _kernels(bundle: Bundle) -> KernelSet | None:
     from tracemap.kernels.numerics import KernelSet
 
     return KernelSet(bundle.configured()) if bundle.graph.kernels else None
+
+
+# ---- pairing
+
+
+@dataclass(frozen=True)
+class _Pairing:
+    """The ops of another bundle's model and of ours, by each other, and those of ours that were changed or added."""
+
+    other: TraceGraph | None
+    own_op: Mapping[str, str]
+    other_op: Mapping[str, str]
+    changed: frozenset[str]
+
+
+_NO_PAIRING: Final = _Pairing(None, {}, {}, frozenset())
+
+
+def _pairing(other: Bundle, own: Bundle) -> _Pairing:
+    from tracemap.commands.diff import matched_models
+
+    matches = matched_models(other, own)
+    if matches is None:
+        same: dict[str, str] = {op.id: op.id for op in own.graph.ops if op.id in other.graph.op_by_id}
+        return _Pairing(other.graph, same, same, frozenset())
+    other_op: dict[str, str] = {match.after: match.before for match in matches}
+    edited = {match.after for match in matches if match.edited}
+    changed = frozenset(op.id for op in own.graph.ops if op.id not in other_op) | edited
+    return _Pairing(other.graph, {match.before: match.after for match in matches}, other_op, changed)
 
 
 # ---- observing
@@ -172,24 +207,25 @@ def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[s
 # ---- sites
 
 
-def _sites(observed: _Observed, other: Bundle | None) -> Iterable[SiteNumerics]:
+def _sites(observed: _Observed, pairing: _Pairing) -> Iterable[SiteNumerics]:
     groups: dict[tuple[Text, str], list[CheckedDispatch]] = {}
     for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
         groups.setdefault((sites[0] if len(sites) == 1 else UNKNOWN, dispatch.kernel), []).append(dispatch)
     for (site, kernel), dispatches in groups.items():
-        yield _site(observed.graph, other, site, kernel, dispatches)
+        yield _site(observed.graph, pairing, site, kernel, dispatches)
 
 
 def _site(
-    graph: TraceGraph, other: Bundle | None, site: Text, kernel: str, dispatches: Sequence[CheckedDispatch]
+    graph: TraceGraph, pairing: _Pairing, site: Text, kernel: str, dispatches: Sequence[CheckedDispatch]
 ) -> SiteNumerics:
     compared = [dispatch for dispatch in dispatches if dispatch.verdict is not Verdict.NOT_VERIFIED]
     wrong = [dispatch for dispatch in compared if dispatch.verdict is Verdict.WRONG]
     shown = (wrong or compared or dispatches)[0]
     members = _members(graph, site, kernel)
     suspects = _ops_of_lines(graph, kernel, shown.suspects)
-    if other is not None and shown.other_suspects:
-        suspects += [op for op in _ops_of_lines(other.graph, kernel, shown.other_suspects) if op in graph.op_by_id]
+    if pairing.other is not None:
+        others = _ops_of_lines(pairing.other, kernel, shown.other_suspects)
+        suspects += [pairing.own_op[op] for op in others if op in pairing.own_op]
     return SiteNumerics(
         site=site,
         kernel=kernel,
@@ -295,13 +331,12 @@ class _Compared:
         suspects: the first site that departs, or one before it that was changed and could not be compared.
     """
 
-    def __init__(self, observed: _Observed, other: _Observed) -> None:
-        self._graph = observed.graph
-        self._partner, self._changed = _matches(other.bundle, observed.bundle)
+    def __init__(self, observed: _Observed, other: _Observed, pairing: _Pairing) -> None:
+        self._graph, self._changed = observed.graph, pairing.changed
         of_other = _outputs_by_op(other)
         self.departures: list[OutputDeparture] = []
         for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
-            pair = of_other.get((self._partner.get(op, ""), call, output))
+            pair = of_other.get((pairing.other_op.get(op, ""), call, output))
             if pair is not None and pair[2] == elements and samples.size:
                 found = _departure(site, self._ops(site), pair[0], elements, samples, pair[1])
                 self.departures.append(found)
@@ -326,20 +361,19 @@ class _Compared:
             reason = (
                 f"it was changed, and the output of {departing.site}, which follows, differs from the other bundle's"
             )
-        yield Culprit(site, self._graph.site_by_id[site].kernel, self._ops(site), reason)
+        ops = self._ops(site)
+        if not set(ops) & self._changed:
+            ops = (*self._without_site(), *ops)
+        yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
 
-
-def _matches(before: Bundle, after: Bundle) -> tuple[Mapping[str, str], frozenset[str]]:
-    """Ops of the second bundle to those of the first one, and the ops of the second one that were changed or added."""
-    from tracemap.commands.diff import matched_models
-
-    matches = matched_models(before, after)
-    if matches is None:
-        same: dict[str, str] = {op.id: op.id for op in after.graph.ops if op.id in before.graph.op_by_id}
-        return same, frozenset()
-    partner: dict[str, str] = {match.after: match.before for match in matches}
-    edited = {match.after for match in matches if match.edited}
-    return partner, frozenset(op.id for op in after.graph.ops if op.id not in partner) | edited
+    def _without_site(self) -> tuple[str, ...]:
+        """Changed ops that the compiler removed, or folded into others."""
+        idle = {Outcome.STRUCTURAL, Outcome.CONSTANT}
+        return tuple(
+            op.id
+            for op in self._graph.ops
+            if op.id in self._changed and op.outcome not in idle and not self._graph.sites_of_op.get(op.id)
+        )
 
 
 def _outputs_by_op(observed: _Observed) -> _Outputs:

@@ -493,11 +493,12 @@ class DispatchChecks:
             if other is None:
                 return _Prepared(None, accesses, "the other bundle has no kernel of this name")
             try:
-                if other.accesses() != accesses:
-                    return _Prepared(None, accesses, "the other bundle's kernel has other inputs and outputs")
+                others = other.accesses()
             except SURPRISES as error:
                 return _Prepared(None, accesses, not_computed(error))
-            function = other
+            if _outputs(others) != _outputs(accesses) or max(map(_binding, others)) >= len(dispatch.bindings):
+                return _Prepared(None, accesses, "the other bundle's kernel has other outputs")
+            function, accesses = other, others  # a fault may have made inputs superfluous
         return _Prepared(function, accesses, "")
 
     def _obstacle(self, dispatch: ObservedDispatch, prepared: _Prepared, call: int) -> str:
@@ -565,20 +566,24 @@ class DispatchChecks:
         """Name the operation that is wrong: by the other bundle's code, else by trying changes of the reference."""
         function, own = snapshot.prepared.function, self.kernels.function(dispatch.kernel, dispatch.constants)
         assert function is not None
-        if self.reference is not None and own is not None:
-            ours, theirs = first_difference(own, function)
-            if ours is not None or theirs is not None:
-                return replace(
-                    result,
-                    suspects=() if ours is None else line_of(ours),
-                    other_suspects=() if theirs is None else line_of(theirs),
-                    explanation=_difference_text(ours, theirs),
-                )
         wrong = WrongResult(function, snapshot.memory, [(view, stored) for view, _, stored in outputs], allowed)
         explanation = explain(wrong)
-        if explanation is None:
-            return result
-        return replace(result, suspects=line_of(explanation.operation), explanation=explanation.text)
+        if explanation is not None:
+            suspects = _lines_of(explanation.operation)
+            is_own = self.reference is None
+            return replace(
+                result,
+                suspects=suspects if is_own else (),
+                other_suspects=() if is_own else suspects,
+                explanation=explanation.text,
+            )
+        ours, theirs = (None, None) if own is None or self.reference is None else first_difference(own, function)
+        return replace(
+            result,
+            suspects=() if ours is None else _lines_of(ours),
+            other_suspects=() if theirs is None else _lines_of(theirs),
+            explanation=_difference_text(ours, theirs),
+        )
 
     def _exact_values(
         self, function: KernelFunction, snapshot: _Snapshot, dispatch: ObservedDispatch, computed: Computed
@@ -604,12 +609,28 @@ class DispatchChecks:
         return function.run(snapshot.memory(), replaced=replaced).exact
 
 
+def _lines_of(operation: Operation) -> tuple[int, ...]:
+    """The line of an operation; of a constant, which is no op's work, the lines of its users."""
+    if operation.name != "arith.constant":
+        return line_of(operation)
+    users = [use.owner.operation for result in operation.results for use in result.uses]
+    return tuple(dict.fromkeys(line for user in users for line in line_of(user))) or line_of(operation)
+
+
 def _difference_text(ours: Operation | None, theirs: Operation | None) -> str:
     if ours is None:
         return f"{theirs.name} of the other bundle is missing" if theirs is not None else ""
     if theirs is None:
         return f"{ours.name} is not in the other bundle"
     return f"{ours.name} differs" if ours.name == theirs.name else f"{ours.name} in place of {theirs.name}"
+
+
+def _outputs(accesses: Iterable[Access]) -> set[View]:
+    return {access.view for access in accesses if access.stored}
+
+
+def _binding(access: Access) -> int:
+    return access.view.binding
 
 
 LATER_CALL: Final = "a later call of a kernel on the same buffers"
