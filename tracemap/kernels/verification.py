@@ -295,7 +295,8 @@ def scale_of(sizes: npt.NDArray[Any]) -> float:
         if sizes.size - others.size < 2 or not 0 < _MASK_FACTOR * next_largest < largest:
             break
         sizes = others
-    return math.sqrt(float(np.mean(np.square(sizes)))) if sizes.size else 0.0
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(np.mean(np.square(sizes)))) if sizes.size else 0.0
 
 
 def _difference_outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> str:
