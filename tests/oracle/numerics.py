@@ -7,6 +7,7 @@ compared with the correct one, on random inputs. Correct programs must raise no 
 
 from __future__ import annotations
 
+import bisect
 import json
 import random
 import re
@@ -23,14 +24,18 @@ import click
 import numpy as np
 
 from tests.documents import DOCS, write_part
-from tests.support import SAMPLES, Corpus
+from tests.support import ROOT, SAMPLES, Corpus
 from tracemap.core.toolchain import find_tool
 from tracemap.kernels.swap import SwappableExecutables
 from tracemap.map.bundle import Bundle, load
 
-MODELS: Final = ("jax_mlp", "jax_cnn", "jax_mlp_train", "hand_attention", "hand_convnet", "torch_mlp")
+MODELS: Final = (
+    *("jax_mlp", "jax_cnn", "jax_mlp_train", "jax_gpt2_4l", "fx_mlp_linalg", "remat_mlp"),
+    *("hand_attention", "hand_convnet"),
+)
 FAULTS_PER_MODEL: Final = 5
 """Of each of the two kinds."""
+_REMAT: Final = ROOT / "tests" / "programs" / "remat"
 _LEAST_CHANGE: Final = 1e-4
 """Least relative change of an output: smaller faults are no faults."""
 _TAG: Final = re.compile(r'"tm\.[0-9a-f]+\.op\.(\d+)"')
@@ -135,8 +140,10 @@ class Judge:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.text = (SAMPLES / "models" / f"{self.model}.mlir").read_text(encoding="utf-8")
-        self.clean = self._build(SAMPLES / "models" / f"{self.model}.mlir", "clean", ())
+        self.path = next(path for path in (SAMPLES / "models", _REMAT) if (path / f"{self.model}.mlir").exists())
+        self.path /= f"{self.model}.mlir"
+        self.text = self.path.read_text(encoding="utf-8")
+        self.clean = self._build(self.path, "clean", ())
         assert self.clean is not None
         self.bundle = load(self.clean)
         self.inputs = self._inputs(self.bundle)
@@ -202,19 +209,22 @@ class Judge:
     def in_kernel(self, kernel: str, text: str, fault: Fault) -> tuple[Path, frozenset[str]] | None:
         """A program with a fault in a kernel, and the op whose tag its line has."""
         members = {member.op for site in self.bundle.graph.sites if site.kernel == kernel for member in site.members}
-        tags = {tag for tag in _TAG.findall(fault.text) if f"op{tag}" in members}
+        tags = {tag for tag in _TAG.findall(fault.text) if self._op_of(int(tag)) in members}
         if fault.kind != "constant" and len(tags) != 1:
             return None
         path = self.folder / "kernel.mlir"
         path.write_text(planted(text, fault), encoding="utf-8")
         name = SwappableExecutables(self.bundle).named(kernel).name
-        model = SAMPLES / "models" / f"{self.model}.mlir"
-        bundle = self._build(model, "faulty", [f"--iree-hal-substitute-executable-source={name}={path}"])
+        bundle = self._build(self.path, "faulty", [f"--iree-hal-substitute-executable-source={name}={path}"])
         if bundle is None:
             return None
-        if fault.kind == "constant":
-            return bundle, frozenset(_users(text, fault))
-        return bundle, frozenset(f"op{tag}" for tag in tags)
+        numbers = _users(text, fault) if fault.kind == "constant" else map(int, tags)
+        return bundle, frozenset(map(self._op_of, numbers))
+
+    def _op_of(self, number: int) -> str:
+        """The op with this number, or that it is a part of."""
+        known = sorted(int(op.id.removeprefix("op")) for op in self.bundle.graph.ops)
+        return f"op{known[bisect.bisect_right(known, number) - 1]}"
 
 
 def _using(text: str, name: str) -> Iterator[int]:
@@ -228,12 +238,12 @@ def _using(text: str, name: str) -> Iterator[int]:
                 yield from _using(text, result)
 
 
-def _users(text: str, fault: Fault) -> Iterator[str]:
-    """The ops of the lines that use a constant, and its own."""
+def _users(text: str, fault: Fault) -> Iterator[int]:
+    """The numbers of the ops of the lines that use a constant, and its own."""
     name = fault.text.split("=")[0].strip()
     for line in text.splitlines():
         if re.search(re.escape(name) + r"\b", line.split(" loc(")[0]):
-            yield from (f"op{tag}" for tag in _TAG.findall(line))
+            yield from map(int, _TAG.findall(line))
 
 
 _TRACEMAP: Final = (sys.executable, "-m", "tracemap")

@@ -222,9 +222,11 @@ def _site(
     wrong = [dispatch for dispatch in compared if dispatch.verdict is Verdict.WRONG]
     shown = (wrong or compared or dispatches)[0]
     members = _members(graph, site, kernel)
-    suspects = _ops_of_lines(graph, kernel, shown.suspects)
+    suspects = [op for op in _ops_of_lines(graph, kernel, shown.suspects) if op in members]
     if pairing.other is not None:
-        others = _ops_of_lines(pairing.other, kernel, shown.other_suspects)
+        # These may be no members: a fault may have made them superfluous.
+        theirs = {member.op for own in _sites_of(pairing.other, kernel) for member in own.members}
+        others = [op for op in _ops_of_lines(pairing.other, kernel, shown.other_suspects) if op in theirs]
         suspects += [pairing.own_op[op] for op in others if op in pairing.own_op]
     return SiteNumerics(
         site=site,
@@ -236,7 +238,7 @@ def _site(
         isolated=_largest([dispatch.isolated for dispatch in dispatches]),
         accumulated=_largest([dispatch.accumulated for dispatch in dispatches]),
         wrong=shown.wrong,
-        ops=tuple(dict.fromkeys([*(op for op in suspects if op in members), *members])),
+        ops=tuple(dict.fromkeys([*suspects, *members])),
         explanation=shown.explanation,
         outputs=_merged([dispatch.outputs for dispatch in dispatches]),
     )
@@ -367,12 +369,13 @@ class _Compared:
         yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
 
     def _without_site(self) -> tuple[str, ...]:
-        """Changed ops that the compiler removed, or folded into others."""
-        idle = {Outcome.STRUCTURAL, Outcome.CONSTANT}
+        """Changed ops that run in no dispatch: constants, and what the compiler folded or removed."""
         return tuple(
             op.id
             for op in self._graph.ops
-            if op.id in self._changed and op.outcome not in idle and not self._graph.sites_of_op.get(op.id)
+            if op.id in self._changed
+            and op.outcome is not Outcome.STRUCTURAL
+            and not self._graph.sites_of_op.get(op.id)
         )
 
 
