@@ -29,6 +29,9 @@ class BuildOptions(Options):
     remarks: bool = option(
         False, "Also keep the compiler's remarks: what it spilled or did not vectorise, and why. Compiles twice."
     )
+    timing: bool = option(
+        False, "Also measure the compiler's seconds by kernel and pass, and print the slowest. Compiles twice."
+    )
     force: bool = option(False, "Overwrite a damaged bundle too.")
     from_dumps: Path | None = option(
         None,
