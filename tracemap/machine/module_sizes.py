@@ -120,7 +120,7 @@ _EMBEDDED, _OFFSET, _LENGTH = 2, 3, 4
 _DESCRIPTOR_BYTES: Final = 20
 _ALIGNMENT: Final = 64
 _ZIP_MAGIC: Final = b"PK\x03\x04"
-_EXECUTABLE_MAGICS: Final = (b"HIPK", b"CUDB", b"SPVE", b"SPV1", b"VMFB", b"\x7fELF", b"MTLE", b"WGSL", b"AMDG", b"CDA1")
+_MAGICS: Final = (b"AMDG", b"CDA1", b"CUDB", b"HIPK", b"MTLE", b"SPV1", b"SPVE", b"VMFB", b"WGSL", b"\x7fELF")
 """First bytes, or identifiers at offset 4 of a FlatBuffer, of executables for devices."""
 
 
@@ -139,7 +139,7 @@ def _parts_of_program(data: bytes, images: Sequence[Image]) -> Iterator[ModulePa
             raise ValueError("a read-only segment is out of bounds")
         inside = sum(len(image.data) for image in images if begin <= image.offset < begin + length)
         magic = data[begin : begin + 12]
-        is_executable = bool(inside) or any(identifier in magic for identifier in _EXECUTABLE_MAGICS)
+        is_executable = bool(inside) or any(identifier in magic for identifier in _MAGICS)
         executables += length - inside if is_executable else 0
         constants += 0 if is_executable else length
     yield ModulePart(PartKind.OTHER_EXECUTABLE, "", executables)
@@ -147,7 +147,7 @@ def _parts_of_program(data: bytes, images: Sequence[Image]) -> Iterator[ModulePa
 
 
 def _flatbuffer_start(data: bytes) -> int:
-    """The offset of the module's FlatBuffer, at its size: behind the header of a ZIP file's first entry, if it is one."""
+    """The offset of the module's FlatBuffer with its size, which may be the first entry of a ZIP file."""
     if not data.startswith(_ZIP_MAGIC):
         return 0
     name_bytes, extra_bytes = struct.unpack_from("<HH", data, 26)

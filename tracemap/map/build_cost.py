@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 from tracemap.core.codec import Count, Document, Record
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, split_by_largest_remainder
@@ -18,7 +18,8 @@ from tracemap.map.bundle import Bundle
 from tracemap.map.bundle_documents import BuildTiming, KernelTiming, PassTiming
 from tracemap.map.model import Kernel, OpId, TraceGraph
 
-COST_VERSION = 1
+COST_VERSION: Final = 1
+"""Version of the JSON."""
 
 
 class OpCost(Record, frozen=True):
@@ -208,32 +209,52 @@ class CostChange(Record, frozen=True):
     after_bytes: Integer
 
 
-def cost_changes(before: BuildCost, after: BuildCost, pairs: Sequence[tuple[Text, Text]]) -> tuple[CostChange, ...]:
-    """The costs of matched ops that differ, largest change of bytes first; `pairs`: the ids before and after."""
-    olds, news = ({own.op: own for own in cost.ops} for cost in (before, after))
-    changes = (_change(str(old if isinstance(old, str) else new), _at(olds, old), _at(news, new)) for old, new in pairs)
-    return _largest_first(changes)
+class BuildCostChanges(Record, frozen=True):
+    """The costs of building two bundles, and their kernels and ops with other code, the largest change first."""
+
+    before_ns: Integer
+    after_ns: Integer
+    before_bytes: Count
+    after_bytes: Count
+    kernels: tuple[CostChange, ...]
+    ops: tuple[CostChange, ...]
 
 
-def kernel_changes(before: BuildCost, after: BuildCost) -> tuple[CostChange, ...]:
-    """The costs of kernels that differ, matched by name."""
-    olds, news = ({own.kernel: own for own in cost.kernels} for cost in (before, after))
-    return _largest_first(_change(name, olds.get(name), news.get(name)) for name in {**olds, **news})
+def cost_changes(
+    before: BuildCost, after: BuildCost, ops: Sequence[tuple[Text, Text]], kernels: Sequence[tuple[Text, Text]]
+) -> BuildCostChanges:
+    """The costs of building two bundles; `ops` and `kernels`: matched names before and after, unknown where missing."""
+    old_ops, new_ops = ({str(own.op): own for own in cost.ops} for cost in (before, after))
+    old_kernels, new_kernels = ({own.kernel: own for own in cost.kernels} for cost in (before, after))
+    return BuildCostChanges(
+        before_ns=before.elapsed_ns,
+        after_ns=after.elapsed_ns,
+        before_bytes=before.module_bytes,
+        after_bytes=after.module_bytes,
+        kernels=_changes(kernels, old_kernels, new_kernels),
+        ops=_changes(ops, old_ops, new_ops),
+    )
 
 
-def _at(costs: Mapping[str, OpCost], op: Text) -> OpCost | None:
-    return costs.get(op) if isinstance(op, str) else None
+def _changes(
+    pairs: Sequence[tuple[Text, Text]],
+    olds: Mapping[str, OpCost | KernelCost],
+    news: Mapping[str, OpCost | KernelCost],
+) -> tuple[CostChange, ...]:
+    return _largest_first(
+        _change(str(new if isinstance(old, Unknown) else old), olds.get(str(old)), news.get(str(new)))
+        for old, new in pairs
+    )
 
 
 def _change(name: str, old: OpCost | KernelCost | None, new: OpCost | KernelCost | None) -> CostChange:
-    times, sizes = (
-        [UNKNOWN if own is None else value for own, value in zip((old, new), values, strict=True)]
-        for values in (
-            [own.duration_ns if own is not None else UNKNOWN for own in (old, new)],
-            [own.code_bytes if own is not None else UNKNOWN for own in (old, new)],
-        )
+    return CostChange(
+        name,
+        UNKNOWN if old is None else old.duration_ns,
+        UNKNOWN if new is None else new.duration_ns,
+        UNKNOWN if old is None else old.code_bytes,
+        UNKNOWN if new is None else new.code_bytes,
     )
-    return CostChange(name, *times, *sizes)
 
 
 def _largest_first(changes: Iterator[CostChange]) -> tuple[CostChange, ...]:

@@ -128,6 +128,11 @@ class ShowOptions(Options):
     remarks: bool = option(
         False, "Also print the compiler's remarks. Requires a bundle from `tracemap build --remarks`."
     )
+    cost: bool = option(
+        False,
+        "Also print the bytes of the module by op and kernel, and the compiler's seconds of a bundle from "
+        "`tracemap build --timing`.",
+    )
     assembly: bool = option(False, "Also print the instructions of the kernels that WHAT names or runs in.")
 
 

@@ -54,9 +54,7 @@ class Run:
     `measuring`: `pass` to measure its memory, `stamp` to write the times of its output as well; "" for neither.
     """
 
-    def __init__(
-        self, arguments: Sequence[str | Path], target: Path, phases: Path, *, measuring: str = ""
-    ) -> None:
+    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path, *, measuring: str = "") -> None:
         program, source, *flags = arguments
         self.elapsed_ns: Integer = UNKNOWN
         """Its wall time; unknown until it has ended."""
@@ -67,10 +65,12 @@ class Run:
         self.stderr = phases.with_name(f"stderr-{target.name}.txt")
         self.measured = phases.with_name(f"measured-{target.name}.txt")
         """What `measured_exec` wrote."""
-        prefix = [sys.executable, "-I", "-S", _MEASURED_EXEC, self.measured, measuring] if measuring else []
+        prefix: list[str | Path] = [sys.executable, "-I", "-S", _MEASURED_EXEC, self.measured, measuring]
         with self.stderr.open("wb") as stderr:
             self._start_ns = time.perf_counter_ns()
-            self._process = start([*prefix, program, source, "-o", target, *flags], stdout=stderr, stderr=stderr)
+            self._process = start(
+                [*(prefix if measuring else []), program, source, "-o", target, *flags], stdout=stderr, stderr=stderr
+            )
 
     def dump(self, number: int) -> Path | None:
         """The dump of a phase, once the compiler has begun it."""
@@ -291,7 +291,8 @@ class Compilation:
     attributes, which hold it as text.
 
     Remarks come from another run next to the second one, whose module is dropped, so the bundle's module is compiled
-    as usual. Times of kernels come from another run after the second one, since reporting them takes time. Likewise a separate run writes the user's dumps of executables if these would replace the locations.
+    as usual. Times of kernels come from another run after the second one, since reporting them takes time. Likewise a
+    separate run writes the user's dumps of executables if these would replace the locations.
 
     As a context manager, it kills the compiler if it is left early.
     """
@@ -471,9 +472,7 @@ class Compilation:
         if self._timed_run is None:
             raise ModelInvalid(self.no_kernels or "there are no kernels")
         runs = (self._first_run, self._timed_run)
-        first, second = (
-            read_stamped(run.measured.read_text(encoding="utf-8", errors="replace")) for run in runs
-        )
+        first, second = (read_stamped(run.measured.read_text(encoding="utf-8", errors="replace")) for run in runs)
         if self._timed_run.status != 0:
             raise ModelInvalid(failure_message(self._timed_run.status, second.text))
         elapsed_ns, peaks = sum_of(run.elapsed_ns for run in runs), (first.peak_bytes, second.peak_bytes)

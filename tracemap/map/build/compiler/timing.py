@@ -223,7 +223,9 @@ def build_timing(
     clocked = _Clocked(second.lines)
     translation = _by_kernel(clocked.translation, kernels)
     timings = [
-        KernelTiming(own.kernel, translation[own.kernel], clocked.optimization[own.kernel], clocked.generation[own.file])
+        KernelTiming(
+            own.kernel, translation[own.kernel], clocked.optimization[own.kernel], clocked.generation[own.file]
+        )
         for own in kernels
     ]
     if missing := next((timing.kernel for timing in timings if not timing.translation_ns), ""):
