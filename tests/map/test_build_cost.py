@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Built
 from tests.oracle.build_cost import bundle_of, program
 from tests.support import SAMPLES, check_cli, json_cli, long_where, run_cli
+from tracemap.core.codec import encode
 from tracemap.machine.module_sizes import PartKind, read_module_sizes
 from tracemap.map.build_cost import build_cost
 from tracemap.map.bundle import load
@@ -81,6 +82,29 @@ def _check_damage(bundle: Path, folder: Path) -> None:
 
 
 def test_dumps_have_no_times(tmp_path: Path) -> None:
+    (tmp_path / "m.vmfb").touch()
     result = run_cli("build", "--timing", "--from-dumps", tmp_path, "--module", tmp_path / "m.vmfb")
     assert result.returncode == 2
     assert "--timing measures the compiler" in result.stderr
+
+
+def test_the_page_has_the_cost_of_building(built: Built, tmp_path: Path) -> None:
+    """Only with times; the names of kernels are escaped like all text."""
+    from tracemap.map.bundle_documents import BuildTiming, KernelTiming
+    from tracemap.reports.page.overview_tab import building_tables
+
+    copy = tmp_path / "timed.tracemap"
+    shutil.copytree(built("torch_mlp"), copy)
+    assert "Cost of building" not in _page(copy, tmp_path / "without.html")
+    kernels = tuple(KernelTiming(kernel.name, 3, 2, 1) for kernel in load(copy).graph.kernels)
+    timing = BuildTiming(elapsed_ns=90, executables_ns=60, library_ns=9, kernels=kernels, passes=())
+    (copy / "timing.json").write_bytes(encode(timing))
+    page = _page(copy, tmp_path / "with.html")
+    assert "Cost of building" in page
+    tables = building_tables(build_cost(load(copy)), load(copy).graph)
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+
+
+def _page(bundle: Path, page: Path) -> str:
+    check_cli("report", bundle, "-o", page)
+    return page.read_text(encoding="utf-8")

@@ -90,7 +90,13 @@ def executables_ns(bundle: Path, folder: Path) -> int:
     source = folder / "configured.mlir"
     source.write_bytes(opened.configured())
     flags = ["--compile-from=executable-configurations", "--mlir-disable-threading", "--mlir-timing"]
-    command = [find_tool("iree-compile"), source, *flags, "--mlir-timing-display=tree", *opened.graph.module.flags]
+    command: list[str | Path] = [
+        find_tool("iree-compile"),
+        source,
+        *flags,
+        "--mlir-timing-display=tree",
+        *opened.graph.module.flags,
+    ]
     done = subprocess.run([*command, "-o", folder / "timed.vmfb"], check=True, capture_output=True, text=True)
     return sum(round(float(seconds) * 1e9) for seconds in _PHASE.findall(done.stderr))
 

@@ -22,18 +22,22 @@ COST_VERSION: Final = 1
 """Version of the JSON."""
 
 
-class OpCost(Record, frozen=True):
-    """The cost of an op: its part of the kernels that it is in. `duration_ns` is inferred from its machine code."""
+class OpBuildCost(Record, frozen=True):
+    """The cost of an op: its part of the kernels that it is in.
+
+    `duration_ns`: time of the compiler, inferred from the op's machine code; `code_bytes`: bytes of its machine code.
+    """
 
     op: OpId
     duration_ns: Integer
     code_bytes: Count
 
 
-class KernelCost(Record, frozen=True):
+class KernelBuildCost(Record, frozen=True):
     """The cost of a kernel. Sites that share it are compiled once.
 
-    `translation_ns`: MLIR's passes; `optimization_ns` and `generation_ns`: LLVM's passes on IR and on machine code.
+    `duration_ns`: time of the compiler; `code_bytes`: bytes of its machine code; `translation_ns`: MLIR's passes;
+    `optimization_ns` and `generation_ns`: LLVM's passes on IR and on machine code.
     `code_of_no_op`: bytes of `code_bytes` on lines without an op.
     """
 
@@ -48,7 +52,10 @@ class KernelCost(Record, frozen=True):
 
 
 class CostPart(Record, frozen=True):
-    """A part of the compiler's time or of the module's file, by name."""
+    """A part of the compiler's time or of the module's file.
+
+    `name`: what the part is; `amount`: nanoseconds or bytes.
+    """
 
     name: str
     amount: Count
@@ -58,8 +65,8 @@ class BuildCost(Document, frozen=True, kw_only=True):
     """The cost of building a bundle. Costs are those of the kernels, then of the rest; the highest comes first.
 
     `elapsed_ns` and `peak_bytes`: wall time and memory of the compiler, with one thread; unknown without `--timing`.
-    `times` and `bytes`: all parts of `elapsed_ns` and of the file, which add up. `kernels_ns`: the compiler's own time
-    for executables, of which the kernels' seconds are a part.
+    `times`: all parts of `elapsed_ns`; `bytes`: all parts of the file; `module_bytes`: the size of the file;
+    `executables_ns`: the compiler's own time for executables, which includes that of kernels.
     """
 
     schema_version: Literal[1] = COST_VERSION
@@ -68,8 +75,8 @@ class BuildCost(Document, frozen=True, kw_only=True):
     peak_bytes: Integer
     executables_ns: Integer
     module_bytes: Count
-    kernels: tuple[KernelCost, ...]
-    ops: tuple[OpCost, ...]
+    kernels: tuple[KernelBuildCost, ...]
+    ops: tuple[OpBuildCost, ...]
     passes: tuple[PassTiming, ...]
     times: tuple[CostPart, ...]
     bytes: tuple[CostPart, ...]
@@ -116,12 +123,14 @@ def _known(value: Integer) -> int:
     return 0 if isinstance(value, Unknown) else value
 
 
-def _kernel_cost(kernel: Kernel, own: KernelTiming | None, code_bytes: int, of_no_op: int) -> KernelCost:
+def _kernel_cost(kernel: Kernel, own: KernelTiming | None, code_bytes: int, of_no_op: int) -> KernelBuildCost:
     translation, optimization, generation = (
         (own.translation_ns, own.optimization_ns, own.generation_ns) if own is not None else (UNKNOWN,) * 3
     )
     duration = own.duration_ns if own is not None else UNKNOWN
-    return KernelCost(kernel.name, kernel.sites, duration, translation, optimization, generation, code_bytes, of_no_op)
+    return KernelBuildCost(
+        kernel.name, kernel.sites, duration, translation, optimization, generation, code_bytes, of_no_op
+    )
 
 
 def _time_parts(timing: BuildTiming) -> tuple[CostPart, ...]:
@@ -183,11 +192,11 @@ class _OpCosts:
         for op, part in zip(weights, parts, strict=True):
             self._ns[op] += part
 
-    def sorted(self) -> tuple[OpCost, ...]:
+    def sorted(self) -> tuple[OpBuildCost, ...]:
         """The costs of the ops that have any, slowest first."""
         index_of = {op.id: index for index, op in enumerate(self._graph.ops)}
         costs = [
-            OpCost(op, self._ns[op] if self._has_times else UNKNOWN, self._bytes[op])
+            OpBuildCost(op, self._ns[op] if self._has_times else UNKNOWN, self._bytes[op])
             for op in {**self._ns, **self._bytes}
         ]
         return tuple(sorted(costs, key=lambda own: (-_known(own.duration_ns), -own.code_bytes, index_of[own.op])))
@@ -199,7 +208,8 @@ class _OpCosts:
 class CostChange(Record, frozen=True):
     """The cost of a kernel or an op of two bundles; unknown where it is missing.
 
-    `name`: the kernel, or the op before, or the op after if it is new.
+    `name`: the kernel or the op before, or after if it is new; `before_ns`: the compiler's time before; `after_ns`: the
+    same after; `before_bytes`: the bytes of machine code before; `after_bytes`: the same after.
     """
 
     name: str
@@ -210,7 +220,11 @@ class CostChange(Record, frozen=True):
 
 
 class BuildCostChanges(Record, frozen=True):
-    """The costs of building two bundles, and their kernels and ops with other code, the largest change first."""
+    """The costs of building two bundles, and their kernels and ops with other code, the largest change first.
+
+    `before_ns`: the compiler's time before; `after_ns`: the same after; `before_bytes`: the size of the module before;
+    `after_bytes`: the same after.
+    """
 
     before_ns: Integer
     after_ns: Integer
@@ -238,8 +252,8 @@ def cost_changes(
 
 def _changes(
     pairs: Sequence[tuple[Text, Text]],
-    olds: Mapping[str, OpCost | KernelCost],
-    news: Mapping[str, OpCost | KernelCost],
+    olds: Mapping[str, OpBuildCost | KernelBuildCost],
+    news: Mapping[str, OpBuildCost | KernelBuildCost],
 ) -> tuple[CostChange, ...]:
     return _largest_first(
         _change(str(new if isinstance(old, Unknown) else old), olds.get(str(old)), news.get(str(new)))
@@ -247,7 +261,9 @@ def _changes(
     )
 
 
-def _change(name: str, old: OpCost | KernelCost | None, new: OpCost | KernelCost | None) -> CostChange:
+def _change(
+    name: str, old: OpBuildCost | KernelBuildCost | None, new: OpBuildCost | KernelBuildCost | None
+) -> CostChange:
     return CostChange(
         name,
         UNKNOWN if old is None else old.duration_ns,

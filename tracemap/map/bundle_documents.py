@@ -77,8 +77,8 @@ class BuildTiming(Document, frozen=True, kw_only=True):
     """The compiler's time, measured with one thread: to configured kernels, and from there to the module.
 
     `elapsed_ns`: wall time of both runs; `peak_bytes`: the most memory of either; `executables_ns`: time in which
-    executables were translated, linked and written, which includes `kernels` and `library_ns`, the time for the
-    library's functions. The slowest kernel and pass are first.
+    executables were translated, linked and written, which includes that of kernels; `library_ns`: time for
+    the library's functions. The slowest kernel and pass are first.
     """
 
     schema_version: Literal[1] = 1

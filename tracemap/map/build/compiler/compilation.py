@@ -64,7 +64,7 @@ class Run:
         self._end_lock = threading.Lock()
         self.stderr = phases.with_name(f"stderr-{target.name}.txt")
         self.measured = phases.with_name(f"measured-{target.name}.txt")
-        """What `measured_exec` wrote."""
+        """The result of `measured_exec`."""
         prefix: list[str | Path] = [sys.executable, "-I", "-S", _MEASURED_EXEC, self.measured, measuring]
         with self.stderr.open("wb") as stderr:
             self._start_ns = time.perf_counter_ns()

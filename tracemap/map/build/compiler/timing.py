@@ -116,7 +116,7 @@ def _ns(seconds: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StampedOutput:
-    """What a run printed, with the time at which each line was complete, and the peak of its memory."""
+    """The output of a run, with the time at which each line was complete, and the peak of its memory."""
 
     lines: tuple[tuple[int, str], ...]
     peak_bytes: Integer
@@ -154,7 +154,7 @@ class _Clocked:
 
     def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
         self.translation, self.optimization, self.generation = Counter[str](), Counter[str](), Counter[str]()
-        """By executable, by function, and by file of debug information."""
+        """Times by executable, by function, and by file of debug information."""
         self.passes = Counter[str]()
         """LLVM's passes on IR."""
         begin, counters = 0, list[tuple[Counter[str], str]]()
