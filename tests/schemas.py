@@ -15,7 +15,7 @@ from tracemap.commands.doctor import Findings
 from tracemap.compare.model import Comparison, Comparisons
 from tracemap.core.codec import Document, pretty_json
 from tracemap.kernels.model import Bench, Swapped, Tune
-from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, StoredEstimates
+from tracemap.map.bundle_documents import BuildTiming, CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
 from tracemap.map.memory import MemoryPlan
 from tracemap.reports.json_documents import (
@@ -43,6 +43,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "memory": (ShownMemory, "tracemap memory"),
     "memory-plan": (MemoryPlan, "memory.json of a bundle"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
+    "timing": (BuildTiming, "timing.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
