@@ -591,8 +591,8 @@ def numerics(bundle: StoredBundle | str | Path, options: NumericsOptions | None 
 
     Example:
         >>> found = tracemap.numerics("model.tracemap")
-        >>> [(site.site, site.verdict.value) for site in found.sites]
-        [('site0', 'right')]
+        >>> {site.verdict.value for site in found.sites}
+        {'right'}
         >>> found.culprit is None
         True
     """

@@ -273,23 +273,26 @@ def rounding_bounds(
     return {view: _SAFETY * (sizes + scale_of(sizes)) for view, sizes in moved.items()}
 
 
-def explained_by_rounding(
+def verdict_of_bounds(
     outputs: Sequence[tuple[View, Array, npt.NDArray[Any]]], bounds: Mapping[View, npt.NDArray[np.float64]]
-) -> bool:
-    """Whether the program's results are within the bounds around the exact ones, and the bounds exclude something."""
+) -> Verdict:
+    """Whether the program's results are within the bounds around the exact ones.
+
+    Not verified if they are, but the bounds exclude nothing: rounding may be all of the result, as where sums cancel.
+    """
     excludes = False
     for view, exact, stored in outputs:
         if view not in bounds:
-            return False  # integers must be equal
+            return Verdict.WRONG  # integers must be equal
         right = np.broadcast_to(np.asarray(exact, np.float64), view.extents)
         computed, bound = from_memory(stored, view.element), bounds[view] + EPSILON[view.element] * np.abs(right)
         with np.errstate(all="ignore"):
             is_near = (np.abs(computed - right) <= bound) | (computed == right)
         if not np.all(is_near | (np.isnan(computed) & np.isnan(right))):
-            return False
+            return Verdict.WRONG
         some = np.abs(right) > 0
         excludes = excludes or not some.any() or bool(np.any(np.abs(right[some]) > 2 * bound[some]))
-    return excludes
+    return Verdict.RIGHT if excludes else Verdict.NOT_VERIFIED
 
 
 # ---- shadow
@@ -545,8 +548,9 @@ class DispatchChecks:
         )
         if difference:
             bounds = rounding_bounds(function, snapshot.memory, {view: values for view, values, _ in outputs})
-            if explained_by_rounding(outputs, bounds):
-                return replace(result, verdict=Verdict.RIGHT, reason="")
+            verdict = verdict_of_bounds(outputs, bounds)
+            if verdict is not Verdict.WRONG:
+                return replace(result, verdict=verdict, reason="" if verdict is Verdict.RIGHT else TOO_ROUGH)
             wrong = _wrong_element(outputs, expected, arrays, allowed)
             result = replace(result, verdict=Verdict.WRONG, reason=difference, wrong=wrong)
             return self._explained(result, snapshot, dispatch, outputs, allowed)
