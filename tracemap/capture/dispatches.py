@@ -81,7 +81,7 @@ class ProgramMemory:
 
 
 class Observer(Protocol):
-    """What is done at each dispatch, while the program waits."""
+    """Receives each dispatch while the program waits."""
 
     def begins(self, dispatch: ObservedDispatch, memory: ProgramMemory) -> None:
         """The first workgroup is about to run."""
