@@ -7,7 +7,7 @@ The compiler runs with one thread, so that times add up:
 * LLVM prints each pass on IR with its function ahead of running it. A remark ends the machine code of each function;
   it names the function by its debug information, which is the file of the kernel's text.
 
-What is printed is stamped with the time of its arrival, which costs well under 1 % of the compiler's time.
+What is printed is stamped with the time of its arrival. That makes LLVM slower, most of all for small programs.
 """
 
 from __future__ import annotations
