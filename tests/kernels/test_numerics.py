@@ -179,7 +179,7 @@ def in_lanes(row: npt.NDArray[np.float32]) -> np.float32:
 def test_bounds_have_room_for_single_precision(
     configured: str, order: Callable[[Any], np.float32], make: Callable[[np.random.Generator], Floats]
 ) -> None:
-    """Sums in any order are within them; a sum with another term is not. Where all digits cancel, nothing is verified."""
+    """Sums in any order are within them, a sum with another term is not; nothing is verified where digits cancel."""
     function = kernel(configured, "sums")
     data = make(np.random.default_rng(2)).astype(np.float32)
     (view,) = (access.view for access in function.accesses() if access.stored)
