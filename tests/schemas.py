@@ -14,8 +14,8 @@ from tests.support import ROOT
 from tracemap.commands.doctor import Findings
 from tracemap.compare.model import Comparison, Comparisons
 from tracemap.core.codec import Document, pretty_json
-from tracemap.kernels.model import Bench, Swapped, Tune
-from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, StoredEstimates
+from tracemap.kernels.model import Bench, Numerics, Swapped, Tune
+from tracemap.map.bundle_documents import BuildTiming, CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
 from tracemap.map.memory import MemoryPlan
 from tracemap.reports.json_documents import (
@@ -43,6 +43,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "memory": (ShownMemory, "tracemap memory"),
     "memory-plan": (MemoryPlan, "memory.json of a bundle"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
+    "timing": (BuildTiming, "timing.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
@@ -52,6 +53,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),
     "tune": (Tune, "tracemap tune"),
+    "numerics": (Numerics, "tracemap numerics"),
     "store-added": (StoreAdded, "tracemap store add"),
     "store-runs": (StoreRuns, "tracemap store list"),
     "store-costs": (StoreCosts, "tracemap store query"),

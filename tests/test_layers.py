@@ -36,7 +36,7 @@ USES: dict[str, frozenset[str]] = {
     "attribution": frozenset({"core", "options", "machine", "map", "runs"}),
     "compare": frozenset({"core", "machine", "map", "runs", "attribution"}),
     "store": frozenset({"core", "options", "map", "runs", "attribution"}),
-    "kernels": frozenset({"core", "options", "ir", "machine", "map", "runs"}),
+    "kernels": frozenset({"core", "options", "ir", "machine", "map", "runs", "capture"}),
     "reports": frozenset({"core", "options", "machine", "map", "runs", "attribution", "compare", "store", "kernels"}),
     "commands": frozenset(
         {

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from tracemap.capture.outputs import Array
     from tracemap.capture.record import RecordedRun
     from tracemap.capture.timing import FunctionTimes
-    from tracemap.kernels.model import Swapped, Tune
+    from tracemap.kernels.model import Numerics, Swapped, Tune
     from tracemap.map.bundle import Bundle as StoredBundle
     from tracemap.map.bundle_documents import Remarks
     from tracemap.map.lowering import Lowering
     from tracemap.options.compile import BuildOptions, LowerOptions, RemarksOptions
-    from tracemap.options.kernels import BenchOptions, SwapOptions, SweepOptions, TuneOptions
+    from tracemap.options.kernels import BenchOptions, NumericsOptions, SwapOptions, SweepOptions, TuneOptions
     from tracemap.options.measure import BenchmarkOptions, ProfileOptions, RecordOptions, RunOptions
     from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
     from tracemap.options.store import (
@@ -75,6 +75,7 @@ __all__ = [
     "export",
     "load",
     "lower",
+    "numerics",
     "profile",
     "record",
     "recording",
@@ -574,6 +575,32 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
     from tracemap.results.comparison import Bench
 
     return Bench.of(bench_bundle(_opened(bundle), merge_options(BenchOptions, options, changes)))
+
+
+def numerics(bundle: StoredBundle | str | Path, options: NumericsOptions | None = None, **changes: object) -> Numerics:
+    """Run a program once, and check the results of its dispatches against double precision.
+
+    Args:
+        bundle: result of `build` or `load`, or its path.
+        options: options of `tracemap numerics`; None: the defaults.
+        changes: options by name, such as `against="f64", inputs=["x=@x.npy"]`.
+
+    Raises:
+        tracemap.core.errors.TracemapError: see `tracemap.commands.numerics.numerics`.
+        TypeError: an option does not exist.
+
+    Example:
+        >>> found = tracemap.numerics("model.tracemap")
+        >>> {site.verdict.value for site in found.sites}
+        {'right'}
+        >>> found.culprit is None
+        True
+    """
+    from tracemap.commands.numerics import numerics as check_numerics
+    from tracemap.options.kernels import NumericsOptions
+    from tracemap.options.option import merge_options
+
+    return check_numerics(_opened(bundle), merge_options(NumericsOptions, options, changes))
 
 
 def swap(

@@ -29,6 +29,7 @@ CALLS: list[tuple[Call, str]] = [
     (lambda _bundle, _run: tracemap.run(5), "bundle is 5"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.benchmark(None), "bundle is None"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.bench(5), "bundle is 5"),  # type: ignore[arg-type]
+    (lambda _bundle, _run: tracemap.numerics(5), "bundle is 5"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.tune(b"x"), "bundle is b'x'"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.attribute(5), "a run is 5; it must be a run, a bundle or its path"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.attribute([5], bundle), "a run is 5"),  # type: ignore[list-item]

@@ -105,6 +105,7 @@ OUTPUTS = {
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
     "what-if": ["what-if"],
     "memory": ["memory"],
+    "numerics": ["numerics", "numerics-against"],
     "remarks": ["remarks"],
     "diff": ["diff"],
     "export": [],
@@ -265,6 +266,16 @@ def test_gains_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest.Fi
 def test_memory_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "m.tracemap").symlink_to(fixed("jax_mlp_train"))
     check_shown("memory", "memory", "m.tracemap", "--top", "8", cwd=tmp_path, request=request)
+
+
+@pytest.mark.long
+def test_numerics_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Rounding errors depend on the processor's instructions; the rest does not."""
+    (tmp_path / "m.tracemap").symlink_to(fixed("hand_mlp"))
+    errors: Masks = ((re.compile(r"(?<= right) +\S+ +\S+e-\d+"), " <errors>"),)
+    check_shown("numerics", "numerics", "m.tracemap", cwd=tmp_path, request=request, masks=errors)
+    against = ("numerics", "m.tracemap", "--against", "m.tracemap")
+    check_shown("numerics-against", *against, cwd=tmp_path, request=request, masks=())
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def make_inputs(folder: Path) -> None:
     """
     folder.mkdir(parents=True)
     bundle = folder / BUNDLE
-    check_cli("build", _MODEL, "--remarks", "-o", bundle)
+    check_cli("build", _MODEL, "--remarks", "--timing", "-o", bundle)
     _make_small_module(folder)
     inside = ("--sample", "4000") if _can_compile() else ()
     recorded = ("record", bundle, "--flagfile", _FLAGFILE, "--iterations", "40", "--warmup", "1")

@@ -93,6 +93,10 @@ def _read_compiled(folder: Path, dice: random.Random) -> None:
     run_command("diff", bundle, bundle, "--format", dice.choice(("text", "json")))
 
 
+def _read_timing(folder: Path, dice: random.Random) -> None:
+    run_command("show", folder / inputs.BUNDLE, "--cost", "--format", dice.choice(("text", "json")))
+
+
 def _read_memory(folder: Path, dice: random.Random) -> None:
     without = dice.choice(((), ("--without", "op2"), ("--dim", "0")))
     run = dice.choice(((), (folder / inputs.RUN,)))
@@ -391,6 +395,7 @@ READERS: dict[str, Reader] = {
         Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
         Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
         Reader("compiled", ((f"{inputs.BUNDLE}/compiled.json", changed_json),), _read_compiled),
+        Reader("timing", ((f"{inputs.BUNDLE}/timing.json", changed_json),), _read_timing),
         Reader("memory", ((f"{inputs.BUNDLE}/memory.json", changed_json),), _read_memory),
         Reader(
             "kept",

@@ -29,6 +29,8 @@ _STOP: Final = struct.Struct("=IIIIQQQIIII")
 _BEGINS: Final = 1
 _ENDED: Final = bytes(_STOP.size)
 _MOST_CONSTANTS: Final = 1 << 16
+_POLL_S: Final = 0.002
+"""Interval in which the end of the program is noticed; short, as most programs take milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class ProgramMemory:
 
 
 class Observer(Protocol):
-    """What is done at each dispatch, while the program waits."""
+    """Receives each dispatch while the program waits."""
 
     def begins(self, dispatch: ObservedDispatch, memory: ProgramMemory) -> None:
         """The first workgroup is about to run."""
@@ -108,7 +110,7 @@ def observe_dispatches(command: Sequence[str], observer: Observer) -> Ending:
             raise ToolMissing(str(error)) from error
         service = _Service(folder, observer)
         with service:
-            ending = run_program([*command, SERIAL_FLAG], variables)
+            ending = run_program([*command, SERIAL_FLAG], variables, every_s=_POLL_S)
         if service.failure is not None:
             raise service.failure
         return ending

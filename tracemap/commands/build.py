@@ -161,6 +161,10 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
         UsageInvalid: the options cannot be combined, or the bundle has no name.
     """
     if options.from_dumps is not None or options.module is not None:
+        if options.timing:
+            raise UsageInvalid(
+                "--timing measures the compiler, but --from-dumps compiles nothing: leave out one of them"
+            )
         return _build_from_dumps(model, options, progress)
     from tracemap.map.build.build import BuildRequest
     from tracemap.map.build.build import build as build_request
@@ -441,6 +445,18 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
         raise UsageInvalid("name the MODEL to compile, or put an iree-compile command after a leading `--`")
 
 
+_TOP: Final = 5
+"""Rows of each table of the cost of building."""
+
+
+def _print_cost(bundle: Bundle) -> None:
+    """Print the cost of building, on standard error like the summary."""
+    from tracemap.map.build_cost import build_cost
+    from tracemap.reports.terminal.build_cost import print_build_cost
+
+    print_build_cost(build_cost(bundle), bundle.graph, sys.stderr, top=_TOP)
+
+
 def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     """Print a summary of the bundle; `quiet`: not on standard output, which belongs to the wrapped command."""
     from tracemap.core.units import plural
@@ -454,5 +470,7 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     print_diagnostics(item for item in graph.diagnostics if not quiet or item.slug != COMPILER_WARNED)
     if bundle.has_remarks:
         print_diagnostics(bundle.remarks().diagnostics)
+    if bundle.timing() is not None and not is_quiet():
+        _print_cost(bundle)
     (print_message if quiet else print_result_line)(str(bundle.path))
     print_next("record", bundle.path)

@@ -420,6 +420,7 @@ def _joined(
 ) -> _Side:
     from tracemap.compare.sides import Side
     from tracemap.machine.images import read_images
+    from tracemap.map.build_cost import build_cost
 
     attributions: list[Attribution] = []
     check_named_once(runs)
@@ -436,7 +437,8 @@ def _joined(
     names = tuple(run.name for run in runs)
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
-    known = remarks, loaded.compile_times(), partial(_configurations, loaded)
+    cost = build_cost(loaded) if loaded.timing() is not None else None
+    known = remarks, loaded.compile_times(), cost, partial(_configurations, loaded)
     return loaded, Side(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
 
 

@@ -199,7 +199,7 @@ def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[s
     try:
         order = identify_launches(graph, kernels)
     except UnknownOrder as error:
-        text = f"dispatches are listed by kernel, since their sites are unknown: {error}"
+        text = f"this lists kernels, not dispatch sites, since these are unknown: {error}"
         return [()] * len(kernels), (Diagnostic("sites-unknown", text),)
     return [order.kinds[number].sites for number in order.numbers], ()
 
@@ -245,7 +245,7 @@ def _site(
 
 
 def _members(graph: TraceGraph, site: Text, kernel: str) -> list[str]:
-    """The member ops of a site, the root first; of all sites of a kernel if the site is unknown."""
+    """The ops in a dispatch site, the root first; those of all sites of a kernel if the site is unknown."""
     known = [graph.site_by_id[str(site)]] if site in graph.site_by_id else _sites_of(graph, kernel)
     members = [member for own in known for member in sorted(own.members, key=lambda member: not member.root)]
     return list(dict.fromkeys(member.op for member in members))

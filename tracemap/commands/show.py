@@ -15,8 +15,10 @@ from tracemap.commands.streams import print_message
 from tracemap.options.compile import ShowOptions
 
 if TYPE_CHECKING:
+    from tracemap.map.build_cost import BuildCost
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import Remark
+    from tracemap.map.query import Selection
     from tracemap.reports.kernels import KernelView
 
 
@@ -37,6 +39,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
       tracemap show model.tracemap train.py:40 --assembly
       tracemap show model.tracemap h0/attn --format json
       tracemap show model.tracemap op12 --remarks
+      tracemap show model.tracemap --cost
       tracemap show model.tracemap main_dispatch_3
     """
     from tracemap.core.errors import UsageInvalid
@@ -44,6 +47,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     from tracemap.map.bundle import load
     from tracemap.map.query import Target, connected, kernels_of, resolve, select_all
     from tracemap.reports.json_documents import shown_map
+    from tracemap.reports.terminal.build_cost import print_build_cost
     from tracemap.reports.terminal.bundles import print_some_remarks
     from tracemap.reports.terminal.map import print_kernel, print_map
     from tracemap.reports.terminal.tables import console, say
@@ -59,6 +63,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     named = [name for name in target.names if name in graph.kernel_by_name]
     views = _views(opened, kernels_of(graph, what, target.names) if options.assembly else named)
     remarks = _remarks(opened, target.names) if options.remarks else None
+    cost = _cost(opened, selection) if options.cost else None
 
     def text(out: TextIO) -> None:
         if description := target.description(what):
@@ -69,9 +74,26 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
             print_kernel(view, graph, out, assembly=options.assembly)
         if remarks is not None:
             print_some_remarks(remarks, graph, out)
+        if cost is not None:
+            print_build_cost(cost, graph, out)
 
-    value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks)
+    value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks, cost=cost)
     show_in_format(options.format, sys.stdout, text, value)
+
+
+def _cost(bundle: Bundle, selection: Selection) -> BuildCost:
+    """The cost of building, with the selected kernels and ops."""
+    from msgspec import structs
+
+    from tracemap.map.build_cost import build_cost
+
+    cost = build_cost(bundle)
+    kernels, ops = {kernel.name for kernel in selection.kernels}, {op.id for op in selection.ops}
+    return structs.replace(
+        cost,
+        kernels=tuple(own for own in cost.kernels if own.kernel in kernels),
+        ops=tuple(own for own in cost.ops if own.op in ops),
+    )
 
 
 def _remarks(bundle: Bundle, names: Sequence[str]) -> tuple[Remark, ...]:

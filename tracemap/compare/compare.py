@@ -35,6 +35,7 @@ from tracemap.compare.model import (
 from tracemap.compare.sides import UNKNOWN_WORK, Costs, Side, amount, are_per_invocation, common_metrics, costs
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Text, Unknown
+from tracemap.map.build_cost import BuildCostChanges, cost_changes
 from tracemap.map.model import Op, OpId
 from tracemap.map.query import python_frame, scope_text
 from tracemap.runs.model import TIME_METRICS
@@ -209,8 +210,17 @@ class _Comparing:
             regrouped=tuple(regrouped(self.before, self.after, self.matches)),
             kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
             remarks=remark_differences(self.before, self.after, self.matches),
+            building=self._building(),
             diagnostics=tuple(self._diagnostics()),
         )
+
+    def _building(self) -> BuildCostChanges | None:
+        """The costs of building, if both bundles have the compiler's time."""
+        before, after = self.before.cost, self.after.cost
+        if before is None or after is None:
+            return None
+        kernels = [(own.before, own.after) for own in kernel_differences(self.before, self.after, self.matches)]
+        return cost_changes(before, after, [(own.before, own.after) for own in self.differences], kernels)
 
     @cached_property
     def metrics(self) -> tuple[tuple[str, str], ...]:

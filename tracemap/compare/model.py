@@ -15,11 +15,13 @@ from msgspec import Meta, field
 from tracemap.core.codec import Count, Document, Positive, Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.build_cost import BuildCostChanges
 from tracemap.map.model import OpId
 
-COMPARISON_VERSION: Final = 5
+COMPARISON_VERSION: Final = 6
 """Version of the JSON. 2 added the name before, and approximate matches between dialects. 3 added `ratio`, the ratio of
-medians. 5 corrects times for the machine's speed (`basis`), lists differing settings, and has lines of three kinds."""
+medians. 5 corrects times for the machine's speed (`basis`), lists differing settings, and has lines of three kinds.
+6 added `building`."""
 BASIS: Final = 1000
 """Amounts are per 1000 invocations, in integers. Per invocation, small costs would round to 0."""
 
@@ -281,7 +283,7 @@ class Comparison(Document, frozen=True, kw_only=True):
         Unbalanced: the changes of ops and unattributed costs do not add up to the total change of a metric.
     """
 
-    schema_version: Literal[5] = COMPARISON_VERSION
+    schema_version: Literal[6] = COMPARISON_VERSION
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
@@ -315,6 +317,9 @@ class Comparison(Document, frozen=True, kw_only=True):
     memory: Annotated[
         tuple[MemoryDifference, ...], Meta(description="Memory of the functions of both sides; empty if unknown.")
     ] = ()
+    building: Annotated[
+        BuildCostChanges | None, Meta(description="Null unless both bundles were built with `--timing`.")
+    ] = None
     diagnostics: tuple[Diagnostic, ...]
 
     def __post_init__(self) -> None:
@@ -331,7 +336,7 @@ class Comparison(Document, frozen=True, kw_only=True):
 class Comparisons(Document, frozen=True, kw_only=True):
     """Several bundles, compared with the same baseline."""
 
-    schema_version: Literal[5] = COMPARISON_VERSION
+    schema_version: Literal[6] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
     comparisons: tuple[Comparison, ...]
 

@@ -16,6 +16,7 @@ from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded_ratio, sum_of
 from tracemap.machine.code_figures import address_free_code, figures_of
 from tracemap.machine.images import CodeFunction, Image, kernel_images
+from tracemap.map.build_cost import BuildCost
 from tracemap.map.bundle_documents import UNKNOWN_TIMES, CompileTimes, Remarks
 from tracemap.map.model import OpId, TraceGraph
 from tracemap.runs.model import TIME_METRICS
@@ -175,6 +176,8 @@ class Side:
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
     compiled: CompileTimes = UNKNOWN_TIMES
+    cost: BuildCost | None = None
+    """The cost of building, if the bundle records the compiler's time."""
     configurations: Callable[[], Configurations] = no_configurations
 
     @cached_property

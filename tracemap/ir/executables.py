@@ -78,12 +78,13 @@ class LocatedStep:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel's text, its file name in debug information, and its steps in line order."""
+    """A kernel's text, its file name in debug information, its steps in line order, and its executable's name."""
 
     kernel: str
     file: str
     text: str
     steps: tuple[LocatedStep, ...]
+    executable: str
 
 
 class KernelNames:
@@ -151,7 +152,8 @@ def _line_kernel(parser: MlirParser, inner: Operation, function: Operation, kern
         line_of[operation] = line  # last, because the hash of an operation changes with its location
     # The enclosing module's location decides the file in the debug information.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
-    return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)))
+    executable = string_attribute(inner.parent.parent, "sym_name")
+    return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)), executable)
 
 
 def _referenced_texts(text: str, inner: Operation, known: set[str]) -> Iterator[str]:

@@ -276,7 +276,12 @@ class Verdict(StrEnum):
 
 
 class OutputStatistics(Record, frozen=True):
-    """The elements of an output; `least`, `largest` and `mean` are of the finite ones, None if there are none."""
+    """The elements of an output, over all calls.
+
+    `binding`: the index of the kernel's binding; `least`, `largest` and `mean`: of the finite elements, None if there
+    are none; `elements`: the number of elements; `zeros`, `subnormals`, `nans` and `infinities`: how many of them are
+    this.
+    """
 
     binding: Count
     type: str
@@ -294,9 +299,9 @@ class NumericError(Record, frozen=True):
     """The largest errors of the floats that a dispatch writes, against a double-precision result.
 
     `max_ulps`: in units of the last place of the exact value, or of the root mean square of its tensor if that is
-    larger; `max_rel`: relative to the exact value plus this root mean square; `rms_rel`: the root mean square of these.
-    All three are None if the exact values of a tensor cancel to 0. `tolerance`: what rounding usually explains of
-    `max_rel`.
+    larger; `max_abs`: the largest difference; `max_rel`: relative to the exact value plus this root mean square;
+    `rms_rel`: the root mean square of these. All three are None if the exact values of a tensor cancel to 0.
+    `tolerance`: what rounding usually explains of `max_rel`.
     """
 
     max_ulps: float | None
@@ -307,7 +312,11 @@ class NumericError(Record, frozen=True):
 
 
 class WrongElement(Record, frozen=True):
-    """The element of an output with the largest error, and its numbers as text."""
+    """The element of an output with the largest error, and its numbers as text.
+
+    `binding`: the index of the kernel's binding; `index`: of the element in the output; `value`: the program's number;
+    `expected`: the reference's.
+    """
 
     binding: Count
     index: tuple[Count, ...]
@@ -318,8 +327,8 @@ class WrongElement(Record, frozen=True):
 class FirstBadNumber(Record, frozen=True):
     """The first operation of a kernel that makes a NaN or an infinity out of numbers without one.
 
-    `kind`: nan or infinity. `index`: of the element in its result; `operands`: the numbers it was made of; `lines`: of
-    the kernel's text.
+    `kind`: nan or infinity; `operation`: its name in MLIR. `index`: of the element in its result; `operands`: the
+    numbers it was made of; `lines`: of the kernel's text.
     """
 
     kind: str
@@ -330,16 +339,14 @@ class FirstBadNumber(Record, frozen=True):
 
 
 class SiteNumerics(Record, frozen=True):
-    """The calls of a dispatch site, or of a kernel if its sites cannot be told apart.
+    """The calls of a dispatch site, or of a kernel if its sites cannot be distinguished.
 
-    Attributes:
-        site: `UNKNOWN` for a kernel.
-        calls: of these, `checked` were compared with the reference.
-        reason: why results are wrong or not verified, or "".
-        isolated: error of the site alone, on the inputs that it had.
-        accumulated: error against a double-precision run of the program up to it.
-        ops: those that are likely to be wrong, likeliest first; of a correct site its members, the root first.
-        explanation: the change of an op that would have the wrong result, or "".
+    `site`: the id of the dispatch site, `UNKNOWN` for a kernel. `calls`: the number of its calls; `checked`: the number
+    of calls that were compared with the reference. `reason`: why results are wrong or not verified, or "".
+    `isolated`: error of the site alone, on the inputs that it had. `accumulated`: error against a double-precision run
+    of the program up to it, None without `--against f64`. `ops`: those that are likely to be wrong, likeliest first; of
+    a correct site its fused ops, the root first. `explanation`: the change of an op that would have the wrong result,
+    or "".
     """
 
     site: Text
@@ -368,7 +375,8 @@ class BadNumber(Record, frozen=True):
 class OutputDeparture(Record, frozen=True):
     """An output of a site next to that of another program, whose root op is the same.
 
-    `ops`: members of the site, those that were changed first, then the root.
+    `other_site`: the other program's dispatch site; `elements`: the number of compared elements.
+    `ops`: fused ops of the site, those that were changed first, then the root.
     `snr_db`: signal-to-noise ratio in decibels, None if they are equal. `rms_rel`: root mean square of the differences
     over that of the other program's output. `departs`: whether this is more than rounding explains.
     """
@@ -383,7 +391,10 @@ class OutputDeparture(Record, frozen=True):
 
 
 class Culprit(Record, frozen=True):
-    """The first site in the order of execution that is wrong, and why; `ops`: its members, the likeliest first."""
+    """The first site in the order of execution that is wrong.
+
+    `ops`: its fused ops, the likeliest first; `reason`: why it is wrong.
+    """
 
     site: Text
     kernel: str

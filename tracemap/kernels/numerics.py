@@ -60,7 +60,7 @@ Samples = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """What to compute: `calls` of a kernel on the same buffers to evaluate, and whether to keep a shadow."""
+    """Amount of checking: `calls` of a kernel on the same buffers to evaluate, and whether to keep a shadow."""
 
     calls: int
     accumulated: bool
@@ -216,32 +216,32 @@ _APPROXIMATED_ULPS: Final = 32.0
 
 
 class _Rounding(Watch):
-    """Disturbs each result by its rounding error; `sign` is 0 for random signs."""
+    """Adds a rounding error to each result; `sign` is 0 for random signs."""
 
     def __init__(self, sign: int) -> None:
         self._random, self._sign = np.random.default_rng(0), sign
 
     def computed(self, operation: Operation, operands: Sequence[Array], results: Sequence[Array]) -> Sequence[Array]:
-        """Disturb the results of scalar operations; those of structured ones are disturbed already."""
+        """Add errors to the results of scalar operations; those of structured ones have them already."""
         del operands
         name = operation.name
         if not name.startswith(("arith.", "math.", "iree_linalg_ext.")) or name in EXACT:
             return results
         ulps = 1.0 if name.startswith("arith.") or name in NOT_APPROXIMATED else _APPROXIMATED_ULPS
         return [
-            self._disturbed(result, np.abs(result), ulps * EPSILON[element])
+            self._with_error(result, np.abs(result), ulps * EPSILON[element])
             if (element := _element(value)) in EPSILON
             else result
             for value, result in zip(operation.results, results, strict=True)
         ]
 
     def summed(self, total: Array, sizes: Callable[[], Array], terms: int, element: str) -> Array:
-        """Disturb sums by the rounding errors of all their terms."""
+        """Add the rounding errors of all terms to a sum."""
         if element not in EPSILON:
             return total
-        return self._disturbed(total, sizes(), EPSILON[element] * max(1.0, terms / 2))
+        return self._with_error(total, sizes(), EPSILON[element] * max(1.0, terms / 2))
 
-    def _disturbed(self, values: Array, sizes: Array, error: float) -> Array:
+    def _with_error(self, values: Array, sizes: Array, error: float) -> Array:
         array = np.asarray(values, np.float64)
         signs: Any = self._sign or (2 * self._random.integers(0, 2, array.shape) - 1)
         with np.errstate(all="ignore"):
@@ -256,7 +256,7 @@ def _element(value: Value) -> str:
 def rounding_bounds(
     function: KernelFunction, memory: Callable[[], Memory], exact: Mapping[View, Array]
 ) -> dict[View, npt.NDArray[np.float64]]:
-    """By how much rounding may change the elements of each output.
+    """Bounds of what rounding may change in the elements of each output.
 
     Args:
         function: the kernel.
@@ -265,31 +265,34 @@ def rounding_bounds(
     """
     moved = {view: np.zeros(view.extents) for view in exact if view.element in EPSILON}
     for sign in (0, 1, -1):
-        disturbed = function.run(memory(), watch=_Rounding(sign))
-        for view, values in _last_stored(disturbed.stored, disturbed.exact):
+        changed = function.run(memory(), watch=_Rounding(sign))
+        for view, values in _last_stored(changed.stored, changed.exact):
             if view in moved:
                 with np.errstate(all="ignore"):
                     moved[view] = np.fmax(moved[view], np.abs(np.asarray(values) - exact[view]))
     return {view: _SAFETY * (sizes + scale_of(sizes)) for view, sizes in moved.items()}
 
 
-def explained_by_rounding(
+def verdict_of_bounds(
     outputs: Sequence[tuple[View, Array, npt.NDArray[Any]]], bounds: Mapping[View, npt.NDArray[np.float64]]
-) -> bool:
-    """Whether the program's results are within the bounds around the exact ones, and the bounds exclude something."""
+) -> Verdict:
+    """Whether the program's results are within the bounds around the exact ones.
+
+    Not verified if they are, but the bounds exclude nothing: rounding may be all of the result, as where sums cancel.
+    """
     excludes = False
     for view, exact, stored in outputs:
         if view not in bounds:
-            return False  # integers must be equal
+            return Verdict.WRONG  # integers must be equal
         right = np.broadcast_to(np.asarray(exact, np.float64), view.extents)
         computed, bound = from_memory(stored, view.element), bounds[view] + EPSILON[view.element] * np.abs(right)
         with np.errstate(all="ignore"):
             is_near = (np.abs(computed - right) <= bound) | (computed == right)
         if not np.all(is_near | (np.isnan(computed) & np.isnan(right))):
-            return False
+            return Verdict.WRONG
         some = np.abs(right) > 0
         excludes = excludes or not some.any() or bool(np.any(np.abs(right[some]) > 2 * bound[some]))
-    return excludes
+    return Verdict.RIGHT if excludes else Verdict.NOT_VERIFIED
 
 
 # ---- shadow
@@ -546,8 +549,9 @@ class DispatchChecks:
         )
         if difference:
             bounds = rounding_bounds(function, snapshot.memory, {view: values for view, values, _ in outputs})
-            if explained_by_rounding(outputs, bounds):
-                return replace(result, verdict=Verdict.RIGHT, reason="")
+            verdict = verdict_of_bounds(outputs, bounds)
+            if verdict is not Verdict.WRONG:
+                return replace(result, verdict=verdict, reason="" if verdict is Verdict.RIGHT else TOO_ROUGH)
             wrong = _wrong_element(outputs, expected, arrays, allowed)
             result = replace(result, verdict=Verdict.WRONG, reason=difference, wrong=wrong)
             return self._explained(result, snapshot, dispatch, outputs, allowed)

@@ -41,12 +41,14 @@ from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle_documents import (
     CALL_NAME,
     UNKNOWN_TIMES,
+    BuildTiming,
     CallToKeep,
     CompileTimes,
     Remarks,
     StoredCall,
     StoredEstimates,
     check_remarks,
+    check_timing,
 )
 from tracemap.map.map_json import (
     LITERALS_FOLDER,
@@ -69,6 +71,7 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 #     source/        the model, and the Python files of its frames
 #     kernels/       the final IR of each kernel, one op a line; and the module before code generation, for recompiling
 #     compiled.json  compile times
+#     timing.json    the compiler's time by kernel and pass, with `build --timing`
 #     estimates.json estimated costs of kernels, once a command needed them
 #     remarks.json   the compiler's remarks, with `build --remarks`
 #     literals/      long literals of these texts, such as weights, by the names that replace them there
@@ -80,6 +83,7 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 SUFFIX = ".tracemap"
 MODULE_NAME = "module.vmfb"
 COMPILED_NAME = "compiled.json"
+TIMING_NAME = "timing.json"
 ESTIMATES_NAME = "estimates.json"
 REMARKS_NAME = "remarks.json"
 MEMORY_NAME = "memory.json"
@@ -267,6 +271,21 @@ class Bundle:
             if path_in_bundle(self.path, COMPILED_NAME).exists()
             else UNKNOWN_TIMES
         )
+
+    def timing(self) -> BuildTiming | None:
+        """The compiler's time by kernel and pass; None if the bundle was built without `--timing`.
+
+        Raises:
+            BundleInvalid: the file is damaged.
+            BundleVersion: the file has another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").timing() is None
+            True
+        """
+        if not path_in_bundle(self.path, TIMING_NAME).exists():
+            return None
+        return self._document(TIMING_NAME, BuildTiming, lambda timing: check_timing(timing, self.graph))
 
     def estimates(self) -> StoredEstimates:
         """The stored estimates from machine code; empty if they are damaged or of another version.

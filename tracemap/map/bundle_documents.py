@@ -43,6 +43,72 @@ UNKNOWN_TIMES: Final = CompileTimes()
 """The times of a bundle without `compiled.json`."""
 
 
+# ---- timing
+#
+# The compiler's time by kernel and pass: a bundle's `timing.json`, with `build --timing`.
+
+
+class KernelTiming(Record, frozen=True):
+    """The compiler's time for a kernel, with one thread.
+
+    `translation_ns`: MLIR's passes; `optimization_ns` and `generation_ns`: LLVM's passes on IR and on machine code.
+    """
+
+    kernel: str
+    translation_ns: Count
+    optimization_ns: Count
+    generation_ns: Count
+
+    @property
+    def duration_ns(self) -> int:
+        """The sum."""
+        return self.translation_ns + self.optimization_ns + self.generation_ns
+
+
+class PassTiming(Record, frozen=True):
+    """The time of a compiler pass, over all kernels and functions. `tool`: the library that it belongs to."""
+
+    pass_name: str = field(name="pass")
+    tool: Literal["MLIR", "LLVM"]
+    duration_ns: Count
+
+
+class BuildTiming(Document, frozen=True, kw_only=True):
+    """The compiler's time, measured with one thread: to configured kernels, and from there to the module.
+
+    `elapsed_ns`: wall time of both runs; `peak_bytes`: the most memory of either; `executables_ns`: time in which
+    executables were translated, linked and written, which includes that of kernels; `library_ns`: time for
+    the library's functions. The slowest kernel and pass are first.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["timing"] = "timing"
+    elapsed_ns: Count
+    peak_bytes: Integer = UNKNOWN
+    executables_ns: Count
+    library_ns: Count
+    kernels: tuple[KernelTiming, ...]
+    passes: tuple[PassTiming, ...]
+
+
+def check_timing(timing: BuildTiming, graph: TraceGraph) -> None:
+    """Check that kernels are those of the map, and that parts do not exceed the whole.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    for kernel in timing.kernels:
+        if kernel.kernel not in graph.kernel_by_name:
+            raise ValueError(f"there is no kernel {kernel.kernel[:80]!r} in the map")
+    if len({kernel.kernel for kernel in timing.kernels}) < len(timing.kernels):
+        raise ValueError("a kernel is there twice")
+    kernels_ns = sum(kernel.duration_ns for kernel in timing.kernels)
+    if kernels_ns + timing.library_ns > timing.executables_ns:
+        raise ValueError("its kernels took longer than all executables")
+    if timing.executables_ns > timing.elapsed_ns:
+        raise ValueError("its executables took longer than the whole")
+
+
 # ---- estimates
 #
 # Estimated costs of kernels from their machine code: a bundle's `estimates.json`, once they are computed.

@@ -29,6 +29,9 @@ class BuildOptions(Options):
     remarks: bool = option(
         False, "Also keep the compiler's remarks: what it spilled or did not vectorise, and why. Compiles twice."
     )
+    timing: bool = option(
+        False, "Also measure the compiler's seconds by kernel and pass, and print the slowest. Compiles twice."
+    )
     force: bool = option(False, "Overwrite a damaged bundle too.")
     from_dumps: Path | None = option(
         None,
@@ -126,6 +129,11 @@ class ShowOptions(Options):
     format: Literal["text", "json"] = option("text", "Output format.")
     remarks: bool = option(
         False, "Also print the compiler's remarks. Requires a bundle from `tracemap build --remarks`."
+    )
+    cost: bool = option(
+        False,
+        "Also print the bytes of the module by op and kernel, and the compiler's seconds of a bundle from "
+        "`tracemap build --timing`.",
     )
     assembly: bool = option(False, "Also print the instructions of the kernels that WHAT names or runs in.")
 

@@ -26,6 +26,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.kernels.model import Bench, KernelBench, Spread
 from tracemap.machine.code import OUTSIDE, Instruction
+from tracemap.map.build_cost import BuildCost
 from tracemap.map.bundle_documents import Remark
 from tracemap.map.lowering import Loop, Lowering, OperationOutsideLoops, OpPosition
 from tracemap.map.memory_use import MemoryUse
@@ -430,16 +431,24 @@ class Coverage(Record, frozen=True):
     sites_with_members: Count
 
 
+SHOW_VERSION: Final = 2
+"""Version of the JSON of `tracemap show`.
+
+1: first. 2: the cost of building.
+"""
+
+
 class ShownMap(Document, frozen=True, kw_only=True):
     """The map of a model: its ops, dispatch sites and kernels."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SHOW_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     ops: tuple[ShownOp, ...]
     sites: tuple[ShownSite, ...]
     kernels: tuple[ShownKernel, ...]
     remarks: Annotated[tuple[Remark, ...] | None, Meta(description="Compiler remarks; null unless requested.")]
+    cost: Annotated[BuildCost | None, Meta(description="Cost of building; null unless requested.")]
     coverage: Annotated[Coverage, Meta(description="Of the whole map, also if only a part is shown.")]
 
 
@@ -450,6 +459,7 @@ def shown_map(
     *,
     assembly: bool = False,
     remarks: tuple[Remark, ...] | None = None,
+    cost: BuildCost | None = None,
 ) -> ShownMap:
     """The document of `tracemap show --format json`; `selection` limits ops, sites and kernels.
 
@@ -469,6 +479,7 @@ def shown_map(
         ),
         kernels=tuple(_kernel(kernel, view_of.get(kernel.name), assembly) for kernel in chosen.kernels),
         remarks=remarks,
+        cost=cost,
         coverage=_coverage(graph),
     )
 

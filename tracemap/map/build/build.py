@@ -33,8 +33,17 @@ from tracemap.map.build.tagging import (
     unused_prefix,
     write_tagged,
 )
-from tracemap.map.bundle import COMPILED_NAME, MEMORY_NAME, REMARKS_NAME, Bundle, BundleFiles, check_target, store
-from tracemap.map.bundle_documents import CallToKeep, Remarks
+from tracemap.map.bundle import (
+    COMPILED_NAME,
+    MEMORY_NAME,
+    REMARKS_NAME,
+    TIMING_NAME,
+    Bundle,
+    BundleFiles,
+    check_target,
+    store,
+)
+from tracemap.map.bundle_documents import BuildTiming, CallToKeep, Remarks, check_timing
 from tracemap.map.memory import MemoryPlan
 from tracemap.map.model import LIBRARY, ModuleInfo, TraceGraph
 from tracemap.options.compile import BuildOptions
@@ -161,16 +170,24 @@ class _Build:
         constants = _LARGE_CONSTANT.search(self._request.model) is not None
         # From here on the compiler runs in its own process, so work in this one costs the user no time.
         remarks = self._request.options.remarks
-        with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
+        timing = self._request.options.timing
+        with Compilation(
+            self._compiler, bytecode, self._folder, constants=constants, remarks=remarks, timing=timing
+        ) as compilation:
             self._progress("compiling")
             graph, texts, memory = self._graph(parsed, tags, compilation)
             output = compilation.wait()
             self._report(output)
             graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warnings(output)))
+            timed = self._timing(compilation, graph) if timing else None
+            if isinstance(timed, Diagnostic):
+                graph = structs.replace(graph, diagnostics=(*graph.diagnostics, timed))
             self._progress("writing the bundle")
             documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
             if memory is not None:
                 documents[MEMORY_NAME] = memory
+            if isinstance(timed, BuildTiming):
+                documents[TIMING_NAME] = timed
             if remarks:
                 documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
             files = _files(compilation, texts, self._request, documents)
@@ -240,6 +257,15 @@ class _Build:
             except ModelInvalid as error:
                 diagnostics.append(Diagnostic("remarks-missing", f"MLIR's remarks are missing: {error}"))
         return structs.replace(place_remarks(remarks, graph), diagnostics=tuple(diagnostics))
+
+    def _timing(self, compilation: Compilation, graph: TraceGraph) -> BuildTiming | Diagnostic:
+        """The compiler's time by kernel and pass, or why it is unknown; the bundle is complete without it."""
+        try:
+            timing = compilation.timing()
+            check_timing(timing, graph)
+        except (ModelInvalid, ValueError) as error:
+            return Diagnostic("timing-missing", f"the compiler's times are missing: {error}")
+        return timing
 
     def _rejection(self, error: TracemapError) -> TracemapError:
         """iree-compile's own error for the flags or for the model's file; `error` if it has none."""

@@ -591,6 +591,14 @@ class AdviceLine(Record, frozen=True):
     gain: str
 
 
+class CostTable(Record, frozen=True):
+    """A table of the cost of building: its heading, those of its columns, and its rows."""
+
+    heading: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 class PageData(Record, frozen=True):
     """The content of a page without its rows.
 
@@ -607,6 +615,7 @@ class PageData(Record, frozen=True):
         elapsed: parts of the elapsed time; empty if unknown.
         overhead: time between kernels by place, largest first.
         invocations: their number, which means of the elapsed time divide by; 1 if it is unknown.
+        building: the cost of building; empty unless the bundle records the compiler's time.
         lengths: histograms of calls by site.
         together: correlations by site.
         memory: memory of the functions that allocate some; empty if it is unknown.
@@ -634,6 +643,7 @@ class PageData(Record, frozen=True):
     elapsed: tuple[ElapsedShare, ...] = ()
     overhead: tuple[OverheadRow, ...] = ()
     invocations: int = 1
+    building: tuple[CostTable, ...] = ()
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
     timeline: Timeline | None = None

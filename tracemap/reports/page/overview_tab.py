@@ -13,6 +13,7 @@ from typing import Final
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal, Overhead, OverheadPlace
 from tracemap.core.codec import record_from
 from tracemap.core.units import Integer, Unknown, format_ns, format_share, join_names
+from tracemap.map.build_cost import BuildCost
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
 from tracemap.reports.advice import (
     basis,
@@ -39,6 +40,7 @@ from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
     AdviceLine,
     Basis,
+    CostTable,
     MetricBalance,
     OutcomeCount,
     OverheadRow,
@@ -227,6 +229,32 @@ def facts(costed: MapCosts) -> tuple[tuple[str, str], ...]:
         ("compiler", module.iree_compiler),
         ("flags", " ".join(module.flags) or "–"),
         *(_run_facts(costed.attribution) if costed.attribution else ()),
+    )
+
+
+_MOST_ROWS: Final = 20
+"""Most rows of a table of the cost of building; `show --cost` has all."""
+
+
+def building_tables(cost: BuildCost, graph: TraceGraph) -> tuple[CostTable, ...]:
+    """The tables of the cost of building, the most expensive rows first."""
+
+    def time(value: Integer) -> str:
+        return "–" if isinstance(value, Unknown) else format_ns(value)
+
+    kernels = tuple((own.kernel, time(own.duration_ns), f"{own.code_bytes:,}") for own in cost.kernels[:_MOST_ROWS])
+    ops = tuple(
+        (own.op, graph.op_by_id[own.op].name, time(own.duration_ns), f"{own.code_bytes:,}")
+        for own in cost.ops[:_MOST_ROWS]
+    )
+    passes = tuple((own.pass_name, own.tool, time(own.duration_ns)) for own in cost.passes[:_MOST_ROWS])
+    columns = ("compile time", "code bytes")
+    return (
+        CostTable("Compile time", ("part", "time"), tuple((part.name, time(part.amount)) for part in cost.times)),
+        CostTable("Module", ("part", "bytes"), tuple((part.name, f"{part.amount:,}") for part in cost.bytes)),
+        CostTable("Kernels", ("kernel", *columns), kernels),
+        CostTable("Ops (inferred)", ("op", "name", *columns), ops),
+        CostTable("Passes", ("pass", "tool", "time"), passes),
     )
 
 

@@ -11,6 +11,7 @@ from tracemap.attribution.call_statistics import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.units import Unknown, format_mean, format_share, plural
+from tracemap.map.build_cost import BuildCost, build_cost
 from tracemap.map.bundle import Bundle
 from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import SourceFile, TraceGraph
@@ -51,6 +52,7 @@ from tracemap.reports.page.model import (
 from tracemap.reports.page.overview_tab import (
     advice_of,
     balance,
+    building_tables,
     calls,
     coverage,
     elapsed_shares,
@@ -107,6 +109,7 @@ def page_data(
     memory: Sequence[MemoryUse] = (),
     *,
     totals: bool,
+    building: BuildCost | None = None,
 ) -> PageData:
     """The content of a page without its rows."""
     graph, attribution = costed.graph, costed.attribution
@@ -124,6 +127,7 @@ def page_data(
         totals=totals,
         calls=calls(costed.metrics),
         facts=facts(costed),
+        building=() if building is None else building_tables(building, graph),
         coverage=coverage(costed),
         metrics=tuple(balance(metric) for metric in costed.metrics),
         unattributed=unattributed(costed),
@@ -276,7 +280,8 @@ def write_bundle_page(
         return for_script(page_rows(costed, texts))().encode()
 
     with in_child_process(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
-        data = page_data(costed, texts, kernels_of(bundle), excerpts(), memory, totals=totals)
+        building = build_cost(bundle) if bundle.timing() is not None else None
+        data = page_data(costed, texts, kernels_of(bundle), excerpts(), memory, totals=totals, building=building)
         text = render_page(data, lambda: encoded_rows().decode())
     write_page(text, target, force=force)
 

@@ -48,6 +48,7 @@ from tracemap.reports.advice import (
     without_metrics_text,
 )
 from tracemap.reports.escaping import or_dash, or_question_mark
+from tracemap.reports.terminal.build_cost import print_cost_changes
 from tracemap.reports.terminal.tables import Heading, console, note_text, number, print_notes, print_table, say
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> Non
     _print_regrouped(terminal, comparison, options)
     _print_kernels(terminal, comparison.kernels, options)
     _print_remarks(terminal, comparison.remarks or (), options)
+    if comparison.building is not None:
+        print_cost_changes(terminal, comparison.building, _rows(options))
     notes = [item for item in comparison.diagnostics if item.slug != MODELS_DIFFER]  # which is printed at the top
     print_notes(terminal, _notes(notes), every=options.notes)
 

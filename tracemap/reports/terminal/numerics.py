@@ -119,7 +119,7 @@ def _print_departures(graph: TraceGraph, found: Numerics, options: NumericsOptio
     say(terminal, f"{count} of {plural(len(found.departures), 'compared output')} differ from {found.against}")
     headings = [
         *(Heading("site", least=6), Heading("op", least=5), Heading("line", least=8)),
-        *(number("SNR dB"), number("relative"), Heading("other site", leave=20)),
+        *(number("SNR dB"), number("relative"), Heading("other dispatch", leave=20)),
     ]
     ranked: Sequence[OutputDeparture] = found.departures
     shown = ranked[: options.top or None]

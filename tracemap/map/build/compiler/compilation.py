@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
-from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
 from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser, Module
@@ -28,16 +29,32 @@ from tracemap.map.build.compiler.failure_messages import (
 )
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
-from tracemap.map.bundle_documents import CompileTimes
+from tracemap.map.build.compiler.timing import (
+    KERNEL_TIMING_FLAGS,
+    PASS_TIMING_FLAGS,
+    TIMING_FLAG_PREFIXES,
+    TimedKernel,
+    build_timing,
+    read_pass_times,
+    read_stamped,
+    without_report,
+)
+from tracemap.map.bundle_documents import BuildTiming, CompileTimes
 from tracemap.map.model import PHASES
 
 # ---- running
 
 
-class Run:
-    """A started run of iree-compile. Several threads may wait for it."""
+_MEASURED_EXEC: Final = Path(__file__).with_name("measured_exec.py")
 
-    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path) -> None:
+
+class Run:
+    """A started run of iree-compile. Several threads may wait for it.
+
+    `measuring`: `pass` to measure its memory, `stamp` to write the times of its output as well; "" for neither.
+    """
+
+    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path, *, measuring: str = "") -> None:
         program, source, *flags = arguments
         self.elapsed_ns: Integer = UNKNOWN
         """Its wall time; unknown until it has ended."""
@@ -46,9 +63,14 @@ class Run:
         self._program, self._target, self._phases = str(program), target, phases
         self._end_lock = threading.Lock()
         self.stderr = phases.with_name(f"stderr-{target.name}.txt")
+        self.measured = phases.with_name(f"measured-{target.name}.txt")
+        """The result of `measured_exec`."""
+        prefix: list[str | Path] = [sys.executable, "-I", "-S", _MEASURED_EXEC, self.measured, measuring]
         with self.stderr.open("wb") as stderr:
             self._start_ns = time.perf_counter_ns()
-            self._process = start([program, source, "-o", target, *flags], stdout=stderr, stderr=stderr)
+            self._process = start(
+                [*(prefix if measuring else []), program, source, "-o", target, *flags], stdout=stderr, stderr=stderr
+            )
 
     def dump(self, number: int) -> Path | None:
         """The dump of a phase, once the compiler has begun it."""
@@ -61,7 +83,12 @@ class Run:
 
     @property
     def printed(self) -> str:
-        """The output of the compiler so far, with dumps of passes."""
+        """The output of the compiler so far, with dumps of passes, without a final report of their times."""
+        return without_report(self.reported)
+
+    @property
+    def reported(self) -> str:
+        """The whole output of the compiler so far."""
         return self.stderr.read_text(encoding="utf-8", errors="replace")
 
     def poll(self) -> int | None:
@@ -188,6 +215,12 @@ class Compiler:
         flags = tuple(flag for flag in self.flags if not flag.startswith(OUTPUT_FLAG_PREFIXES))
         return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, NO_THREADS), *flags))
 
+    def for_timing(self) -> Compiler:
+        """The compiler that reports its times, without flags that write anything else."""
+        dropped = (*OUTPUT_FLAG_PREFIXES, *TIMING_FLAG_PREFIXES, NO_THREADS)
+        flags = tuple(flag for flag in self.flags if not flag.startswith(dropped))
+        return Compiler(self.program, (*flags, *KERNEL_TIMING_FLAGS))
+
     def lacking(self, *flags: str) -> tuple[str, ...]:
         """Those of some flags that the compiler does not have yet, with whatever value."""
         return tuple(flag for flag in flags if not has_flag(self.flags, flag.split("=", 1)[0]))
@@ -258,7 +291,8 @@ class Compilation:
     attributes, which hold it as text.
 
     Remarks come from another run next to the second one, whose module is dropped, so the bundle's module is compiled
-    as usual. Likewise a separate run writes the user's dumps of executables if these would replace the locations.
+    as usual. Times of kernels come from another run after the second one, since reporting them takes time. Likewise a
+    separate run writes the user's dumps of executables if these would replace the locations.
 
     As a context manager, it kills the compiler if it is left early.
     """
@@ -266,7 +300,14 @@ class Compilation:
     is_own = True
 
     def __init__(
-        self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool, remarks: bool = False
+        self,
+        compiler: Compiler,
+        bytecode: Path,
+        folder: Path,
+        *,
+        constants: bool,
+        remarks: bool = False,
+        timing: bool = False,
     ) -> None:
         self.module = folder / "module.vmfb"
         self.configured = folder / "lined.mlir"
@@ -278,12 +319,18 @@ class Compilation:
         self._cancelled = False
         self._start_lock = threading.Lock()
         self._runs: list[Run] = []
-        self._first_run = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
+        timed = compiler.lacking(NO_THREADS, *PASS_TIMING_FLAGS) if timing else ()
+        measuring = "pass" if timing else ""
+        self._first_run = self._run(
+            bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE, *timed), measuring=measuring
+        )
         self._constants_run: Run | None = self._with_constants() if constants else None
         self._dump_run = self._start_dump_run(compiler) if self._compiler is not compiler else None
         self._second_run: Run | None = None
         self._wants_remarks = remarks
         self._remarks_run: Run | None = None
+        self._wants_timing = timing
+        self._timed_run: Run | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_thread, daemon=True)
         self._thread.start()
@@ -297,7 +344,14 @@ class Compilation:
         return self._run(self._bytecode, "dumped.vmfb", flags, dumps=False, compiler=compiler)
 
     def _run(
-        self, source: Path, target: str, flags: Sequence[str], *, dumps: bool = True, compiler: Compiler | None = None
+        self,
+        source: Path,
+        target: str,
+        flags: Sequence[str],
+        *,
+        dumps: bool = True,
+        compiler: Compiler | None = None,
+        measuring: str = "",
     ) -> Run:
         """Start a run, unless the compilation was cancelled."""
         with self._start_lock:
@@ -313,7 +367,7 @@ class Compilation:
                 *flags,
                 *(dumping if dumps else compiler.flags_to_run),
             ]
-            run = Run(arguments, self._folder / target, phases)
+            run = Run(arguments, self._folder / target, phases, measuring=measuring)
             self._runs.append(run)
             return run
 
@@ -336,6 +390,13 @@ class Compilation:
                     self.no_kernels = "iree-compile failed to compile its own configured kernels"
                     self._second_run = self._compile_whole()
                     self._second_run.wait()
+                if self._wants_timing and not self.no_kernels:
+                    # Alone, so that no other run of the compiler slows it down.
+                    flags, compiler = _GENERATE, self._compiler.for_timing()
+                    self._timed_run = self._run(
+                        self.configured, "timed.vmfb", flags, dumps=False, compiler=compiler, measuring="stamp"
+                    )
+                    self._timed_run.wait()
         except BaseException as error:  # raised again in `wait`
             self._error = error
 
@@ -400,6 +461,26 @@ class Compilation:
             raise ModelInvalid(failure_message(self._remarks_run.status, self._remarks_run.said))
         with self._remarks_run.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
             yield from read_remarks(line.rstrip("\n") for line in said)
+
+    def timing(self) -> BuildTiming:
+        """Wait for the end; returns the compiler's time by kernel and pass.
+
+        Raises:
+            ModelInvalid: the kernels have no debug lines, or the run for times failed.
+        """
+        self.wait()
+        if self._timed_run is None:
+            raise ModelInvalid(self.no_kernels or "there are no kernels")
+        runs = (self._first_run, self._timed_run)
+        first, second = (read_stamped(run.measured.read_text(encoding="utf-8", errors="replace")) for run in runs)
+        if self._timed_run.status != 0:
+            raise ModelInvalid(failure_message(self._timed_run.status, second.text))
+        elapsed_ns, peaks = sum_of(run.elapsed_ns for run in runs), (first.peak_bytes, second.peak_bytes)
+        if isinstance(elapsed_ns, Unknown):
+            raise ModelInvalid("the time of iree-compile is unknown")
+        peak_bytes = max((peak for peak in peaks if not isinstance(peak, Unknown)), default=UNKNOWN)
+        kernels = [TimedKernel(text.kernel, text.executable, text.file) for text in self._kernels]
+        return build_timing(read_pass_times(self._first_run.reported), second, elapsed_ns, peak_bytes, kernels)
 
     def took(self) -> CompileTimes:
         """Wait for the end; returns the total time of the runs that made the module."""

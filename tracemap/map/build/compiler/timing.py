@@ -1,0 +1,286 @@
+"""The compiler's time by kernel and pass: the flags that request it, and the parsing of what the compiler prints.
+
+The compiler runs with one thread, so that times add up:
+
+* MLIR's own timing (`--mlir-timing`) has all passes, merged over kernels.
+* A line ahead of the translation of each executable, and one ahead of the next pass, bound a kernel's translation.
+* LLVM prints each pass on IR with its function ahead of running it. A remark ends the machine code of each function;
+  it names the function by its debug information, which is the file of the kernel's text.
+
+What is printed is stamped with the time of its arrival. That makes LLVM slower, most of all for small programs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.core.errors import ModelInvalid
+from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
+from tracemap.map.build.compiler.remarks import NO_THREADS
+from tracemap.map.bundle_documents import BuildTiming, KernelTiming, PassTiming
+
+PASS_TIMING_FLAGS: Final = ("--mlir-timing", "--mlir-timing-display=tree")
+KERNEL_TIMING_FLAGS: Final = (
+    NO_THREADS,
+    *PASS_TIMING_FLAGS,
+    "--mlir-print-ir-before=iree-hal-translate-all-executables,iree-hal-conversion,iree-hal-link-all-executables",
+    "--mlir-print-skip-regions",
+    "--print-pass-numbers",
+    "--pass-remarks-analysis=asm-printer",
+)
+TIMING_FLAG_PREFIXES: Final = ("--mlir-timing", "--mlir-output-format", "--time-passes", "--pass-remarks")
+"""Flags of users that would change what is parsed here."""
+
+_REPORT = re.compile(r"^===-+===\n\s+\.\.\. Execution time report \.\.\.", re.MULTILINE)
+_TOTAL = re.compile(r"^  Total Execution Time: (\d+\.\d+) seconds", re.MULTILINE)
+_ROW = re.compile(r"^ +(?:\d+\.\d+ \( *\d+\.\d+%\) +)?(\d+\.\d+) \( *\d+\.\d+%\)  ( *)(\S.*)$", re.MULTILINE)
+_NOT_PASSES: Final = frozenset({"Total", "Rest"})
+_CONTAINERS: Final = frozenset(
+    {
+        "AutoInputConversionPipelinePass",
+        "ConfigureTargetExecutableVariantsPass",
+        "FixedPointIteratorPass",
+        "LLVMCPULowerExecutableTargetPass",
+        "LinkAllExecutablesPass",
+        "SerializeAllExecutablesPass",
+        "TranslateAllExecutablesPass",
+        "TranslateTargetExecutableVariantsPass",
+        "mlir::iree_compiler::detail::OpPipelineAdaptorPass",
+    }
+)
+"""Passes that only run pipelines, whose passes MLIR lists a second time elsewhere."""
+_EXECUTABLE_PASSES: Final = ("TranslateAllExecutablesPass", "LinkAllExecutablesPass", "SerializeAllExecutablesPass")
+_SERIALIZATION: Final = "SerializeTargetExecutablesPass"
+"""The pass that runs LLVM and the linker."""
+_LINKING_NAME, _MACHINE_CODE = "linking", "machine code generation"
+"""Names for work of LLVM that is no single pass."""
+
+
+def without_report(output: str) -> str:
+    """The compiler's messages without the report of `PASS_TIMING_FLAGS`, which is last."""
+    found = _REPORT.search(output)
+    return output[: found.start()] if found else output
+
+
+# ---- passes
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """The time of each pass in a run, without passes that only run others, and the run's time.
+
+    `executables_ns`: of the passes that translate, link and write executables.
+    """
+
+    total_ns: int
+    passes: Mapping[str, int]
+    executables_ns: int
+
+
+def read_pass_times(output: str) -> PassTimes:
+    """Read the report of `PASS_TIMING_FLAGS`.
+
+    Raises:
+        ModelInvalid: there is none.
+    """
+    report, total = _REPORT.search(output), _TOTAL.search(output)
+    if report is None or total is None:
+        raise ModelInvalid("iree-compile printed no execution times; a flag may keep it from that")
+    rows = [(len(indent) // 2, name, _ns(seconds)) for seconds, indent, name in _ROW.findall(output, report.end())]
+    own, whole = Counter[str](), Counter[str]()
+    enclosing: list[str] = []
+    for depth, name, duration in rows:
+        del enclosing[depth:]
+        if enclosing:
+            own[enclosing[-1]] -= duration
+        enclosing.append(name)
+        own[name] += duration
+        whole[name] += duration
+    ignored = _CONTAINERS | _NOT_PASSES
+    # Rounding to 0.1 ms may make a pass a little shorter than what is nested in it.
+    passes = {name: ns for name, ns in own.items() if name not in ignored and not name.startswith("'") and ns > 0}
+    return PassTimes(_ns(total[1]), passes, sum(whole[name] for name in _EXECUTABLE_PASSES))
+
+
+def _ns(seconds: str) -> int:
+    whole, _, fraction = seconds.partition(".")
+    return int(whole) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
+
+
+# ---- kernels
+
+
+@dataclass(frozen=True, slots=True)
+class StampedOutput:
+    """The output of a run, with the time at which each line was complete, and the peak of its memory."""
+
+    lines: tuple[tuple[int, str], ...]
+    peak_bytes: Integer
+
+    @property
+    def text(self) -> str:
+        """The output without times."""
+        return "\n".join(line for _, line in self.lines)
+
+
+def read_stamped(text: str) -> StampedOutput:
+    """Read what `measured_exec` wrote. The program may still run, or have ended early."""
+    lines: list[tuple[int, str]] = []
+    peak: Integer = UNKNOWN
+    for line in text.splitlines():
+        stamp, _, rest = line.partition(" ")
+        if stamp == "peak" and rest.isdigit():
+            peak = int(rest)
+        elif stamp.startswith("@") and stamp[1:].isdigit():
+            lines.append((int(stamp[1:]), rest))
+    return StampedOutput(tuple(lines), peak)
+
+
+_TRANSLATION = re.compile(r"// -----// IR Dump Before TranslateAllExecutablesPass")
+_OTHER_PASS = re.compile(r"// -----// IR Dump Before (?:ConvertToHAL|LinkAllExecutables)Pass")
+"""The passes after the last translation: on the host program, and on executables."""
+_EXECUTABLE = re.compile(r'hal\.executable \w+ @(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+_PASS = re.compile(r"^ Running pass \d+ (\S+) on (.*)$")
+_FUNCTION_END = re.compile(r"^remark: (.*?):\d+:\d+: \d+ instructions in function")
+_IN_FUNCTION = re.compile(r"^loop .* in function (.*)$")
+
+
+class _Clocked:
+    """The time between events, by what the compiler did."""
+
+    def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
+        self.translation, self.optimization, self.generation = Counter[str](), Counter[str](), Counter[str]()
+        """Times by executable, by function, and by file of debug information."""
+        self.passes = Counter[str]()
+        """LLVM's passes on IR."""
+        begin, counters = 0, list[tuple[Counter[str], str]]()
+        for stamp, event, name, pass_name in _events(lines):
+            if event == _FUNCTION_ENDS:
+                counters = [(self.generation, name)]
+            for counter, key in counters:
+                counter[key] += stamp - begin
+            begin, counters = stamp, []
+            if event == _EXECUTABLE_BEGINS:
+                counters = [(self.translation, name)]
+            elif event == _PASS_BEGINS:
+                counters = [(self.optimization, name), (self.passes, pass_name)]
+
+
+_EXECUTABLE_BEGINS, _OTHER_WORK, _PASS_BEGINS, _FUNCTION_ENDS = range(4)
+
+
+def _events(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str, str]]:
+    """The time of each event, the event, what it is about, and the pass."""
+    expects_executable = False
+    for stamp, line in lines:
+        if expects_executable and (named := _EXECUTABLE.match(line)):
+            yield stamp, _EXECUTABLE_BEGINS, named[1] or named[2], ""
+        elif _TRANSLATION.match(line) or _OTHER_PASS.match(line):
+            yield stamp, _OTHER_WORK, "", ""
+        elif found := _PASS.match(line):
+            yield stamp, _PASS_BEGINS, _function(found[2]), found[1]
+        elif found := _FUNCTION_END.match(line):
+            yield stamp, _FUNCTION_ENDS, found[1], ""
+        expects_executable = _TRANSLATION.match(line) is not None
+
+
+def _function(where: str) -> str:
+    """The function that a pass of LLVM works on: `(name)` is a component of the call graph."""
+    if found := _IN_FUNCTION.match(where):
+        return found[1]
+    return where[1:-1] if where.startswith("(") and where.endswith(")") and "," not in where else where
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """A kernel ahead of code generation: its executable, and the file of its text in debug information."""
+
+    kernel: str
+    executable: str
+    file: str
+
+
+def build_timing(
+    first: PassTimes, second: StampedOutput, elapsed_ns: int, peak_bytes: Integer, kernels: Sequence[TimedKernel]
+) -> BuildTiming:
+    """The compiler's time by kernel and pass.
+
+    Args:
+        first: the passes of the run up to configured kernels.
+        second: the output of the run from there.
+        elapsed_ns: the wall time of both.
+        peak_bytes: the larger peak of their memory.
+        kernels: all kernels. Those of one executable share its translation.
+
+    Raises:
+        ModelInvalid: the compiler printed no times, or none for some kernels.
+    """
+    last = read_pass_times(second.text)
+    clocked = _Clocked(second.lines)
+    translation = _by_kernel(clocked.translation, kernels)
+    timings = [
+        KernelTiming(
+            own.kernel, translation[own.kernel], clocked.optimization[own.kernel], clocked.generation[own.file]
+        )
+        for own in kernels
+    ]
+    if missing := next((timing.kernel for timing in timings if not timing.translation_ns), ""):
+        raise ModelInvalid(f"iree-compile printed no times for {missing}; a flag may keep it from that")
+    timings.sort(key=lambda timing: (-timing.duration_ns, timing.kernel))
+    names = {own.kernel for own in kernels} | {own.file for own in kernels}
+    library_ns = sum(
+        ns
+        for counter in (clocked.optimization, clocked.generation)
+        for name, ns in counter.items()
+        if name not in names and name != _WHOLE_MODULE
+    )
+    kernels_ns = sum(timing.duration_ns for timing in timings)
+    # The two clocks may differ by some microseconds.
+    executables_ns = min(elapsed_ns, max(last.executables_ns, kernels_ns + library_ns))
+    return BuildTiming(
+        elapsed_ns=elapsed_ns,
+        peak_bytes=peak_bytes,
+        executables_ns=executables_ns,
+        library_ns=library_ns,
+        kernels=tuple(timings),
+        passes=tuple(_passes(first, last, clocked)),
+    )
+
+
+_WHOLE_MODULE: Final = "[module]"
+"""LLVM's name for all functions of an executable."""
+
+
+def _by_kernel(translation: Mapping[str, int], kernels: Sequence[TimedKernel]) -> Mapping[str, int]:
+    """The translation of each kernel. Kernels of one executable are translated together, and share the time evenly."""
+    own: dict[str, list[str]] = defaultdict(list)
+    for kernel in kernels:
+        own[kernel.executable].append(kernel.kernel)
+    return {
+        name: part
+        for executable, names in own.items()
+        for name, part in zip(
+            names, split_by_largest_remainder(translation.get(executable, 0), [1] * len(names)), strict=True
+        )
+    }
+
+
+def _passes(first: PassTimes, last: PassTimes, clocked: _Clocked) -> list[PassTiming]:
+    """All passes, slowest first. LLVM's replace the pass of MLIR that runs them."""
+    mlir = Counter(first.passes)
+    mlir.update(last.passes)
+    serialization = mlir.pop(_SERIALIZATION, 0)
+    llvm = Counter(clocked.passes)
+    llvm[_MACHINE_CODE] = clocked.generation.total()
+    llvm[_LINKING_NAME] = max(0, serialization - llvm.total())
+    timings = [
+        PassTiming(name, tool, ns)  # type: ignore[arg-type]  # the tools are those of the type
+        for tool, passes in (("MLIR", mlir), ("LLVM", llvm))
+        for name, ns in passes.items()
+        if ns
+    ]
+    return sorted(timings, key=lambda timing: (-timing.duration_ns, timing.pass_name, timing.tool))
