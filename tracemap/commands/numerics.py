@@ -149,7 +149,7 @@ def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | N
             samples=samples,
         )
         checks = DispatchChecks(kernels, settings, reference)
-        ending = observe_dispatches(call.command(RUN_TOOL, "--output="), checks)
+        ending = observe_dispatches(call.command(RUN_TOOL, *["--output="] * len(call.results)), checks)
         ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
     sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
     return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics)
