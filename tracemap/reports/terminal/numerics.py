@@ -116,7 +116,7 @@ def _print_departures(graph: TraceGraph, found: Numerics, options: NumericsOptio
         return
     terminal = console(out)
     count = sum(departure.departs for departure in found.departures)
-    say(terminal, f"{count} of {plural(len(found.departures), 'compared output')} differ from {found.against}")
+    say(terminal, f"differ from {found.against}: {count} of {plural(len(found.departures), 'compared output')}")
     headings = [
         *(Heading("site", least=6), Heading("op", least=5), Heading("line", least=8)),
         *(number("SNR dB"), number("relative"), Heading("other dispatch", leave=20)),

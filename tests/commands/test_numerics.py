@@ -1,0 +1,248 @@
+"""`tracemap numerics`: right programs have no finding; NaN and wrong kernels are named with op and line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.gpu import OnGpu
+from tests.schemas import validator
+from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.kernels.model import Numerics
+
+pytestmark = pytest.mark.skipif(
+    not (FOLDER / LIBRARY_NAME).is_file(),
+    reason="the hook's library is not built: no C compiler when tracemap was installed",
+)
+
+HEAD = """#rows = affine_map<(i, j) -> (i)>
+#all = affine_map<(i, j) -> (i, j)>
+func.func @f(%x: tensor<8x64xf32>, %y: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<8x64xf32>
+"""
+LOG = """  %0 = linalg.generic {indexing_maps = [#all, #all, #all], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %y : tensor<8x64xf32>, tensor<8x64xf32>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %d = arith.subf %a, %b : f32
+    %l = math.log %d : f32
+    linalg.yield %l : f32
+  } -> tensor<8x64xf32>
+  return %0 : tensor<8x64xf32>
+}
+"""
+CENTRED = """  %g = tensor.empty() : tensor<8xf32>
+  %count = arith.constant 64.0 : f32
+  %f = linalg.fill ins(%zero : f32) outs(%g : tensor<8xf32>) -> tensor<8xf32>
+  %0 = linalg.generic {indexing_maps = [#all, #rows], iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<8x64xf32>) outs(%f : tensor<8xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %s = arith.addf %a, %o : f32
+    linalg.yield %s : f32
+  } -> tensor<8xf32>
+  %1 = linalg.generic {indexing_maps = [#all, #rows, #all, #all], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %0, %y : tensor<8x64xf32>, tensor<8xf32>, tensor<8x64xf32>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%a: f32, %s: f32, %b: f32, %o: f32):
+    %m = arith.divf %s, %count : f32
+    %c = arith.subf %a, %m : f32
+    %r = arith.mulf %c, %b : f32
+    linalg.yield %r : f32
+  } -> tensor<8x64xf32>
+  return %1 : tensor<8x64xf32>
+}
+"""
+
+
+def build(text: str, folder: Path, name: str) -> Path:
+    (folder / f"{name}.mlir").write_text(text, encoding="utf-8")
+    check_cli("build", folder / f"{name}.mlir", "-o", folder / f"{name}.tracemap")
+    return folder / f"{name}.tracemap"
+
+
+@pytest.fixture(scope="module")
+def centred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a program that subtracts the mean of each row, and multiplies."""
+    return build(HEAD + CENTRED, tmp_path_factory.mktemp("numerics"), "centred")
+
+
+def with_status(*arguments: str | Path) -> tuple[int, Json]:
+    done = run_cli("numerics", *arguments, "--format", "json")
+    assert done.returncode in {0, 1}, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "hand_mlp",
+        "hand_attention",
+        "hand_dynamic",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("jax_mlp_train", "onnx_tinygpt", "torch_mlp")),
+    ],
+)
+def test_a_right_program_has_no_finding(model: str, built: Built) -> None:
+    status, found = with_status(built(model), "--flagfile", f"flags/{model}.flags")
+    assert status == 0
+    assert found["sites"]
+    assert {site["verdict"] for site in found["sites"]} <= {"right", "not-verified"}
+    assert sum(site["verdict"] == "right" for site in found["sites"]) >= len(found["sites"]) / 2
+    assert found["culprit"] is None
+    assert found["first_bad"] == []
+
+
+def test_json_has_every_key(built: Built) -> None:
+    found = json_cli("numerics", built("hand_mlp"))
+    validator("numerics").validate(found)
+    assert set(found) == set(Numerics.__struct_fields__)
+    assert found["against"] == "kernels"
+    for site in found["sites"]:
+        assert site["calls"] == site["checked"] == 1
+        assert site["isolated"]["max_rel"] <= site["isolated"]["tolerance"]
+        assert site["accumulated"] is None
+        assert all(output["elements"] > 0 and output["nans"] == 0 for output in site["outputs"])
+
+
+def test_a_nan_is_named_with_its_op_and_operands(tmp_path: Path) -> None:
+    """The logarithm of a negative number, behind a correct difference."""
+    bundle = build(HEAD + LOG, tmp_path, "log")
+    status, found = with_status(bundle, "--input=8x64xf32=1", "--input=8x64xf32=3")
+    assert status == 1
+    (bad,) = found["first_bad"]
+    assert (bad["number"]["kind"], bad["number"]["operation"]) == ("nan", "math.log")
+    assert bad["number"]["operands"] == ["-2"]
+    assert found["sites"][0]["outputs"][0]["nans"] == 8 * 64
+    assert found["culprit"]["site"] == bad["site"]
+    done = run_cli("numerics", bundle, "--input=8x64xf32=1", "--input=8x64xf32=3")
+    line = HEAD.count("\n") + 1
+    assert done.returncode == 1
+    assert re.search(rf"first wrong: op\d+ \S+ \(log\.mlir:{line}\) in site0: math\.log makes a NaN at ", done.stdout)
+    assert run_cli("numerics", bundle, "--input=8x64xf32=3", "--input=8x64xf32=1").returncode == 0
+
+
+def test_an_infinity_is_named_but_no_fault(tmp_path: Path) -> None:
+    bundle = build(HEAD + LOG, tmp_path, "log")
+    status, found = with_status(bundle, "--input=8x64xf32=1", "--input=8x64xf32=1")
+    assert status == 0
+    assert [bad["number"]["kind"] for bad in found["first_bad"]] == ["infinity"]
+
+
+@pytest.mark.parametrize("value", ["0.1", "1234.567", "1e-3"])
+def test_a_constant_row_without_its_mean_is_no_fault(centred: Path, value: str) -> None:
+    """Its result is rounding only, of which no digit is right."""
+    status, found = with_status(centred, f"--input=8x64xf32={value}", "--input=8x64xf32=3")
+    assert status == 0, found["culprit"]
+    assert all(site["verdict"] != "wrong" for site in found["sites"])
+
+
+def test_another_build_names_the_changed_op(centred: Path, tmp_path: Path) -> None:
+    text = (HEAD + CENTRED).replace("arith.subf %a, %m", "arith.addf %a, %m")
+    edited = build(text, tmp_path, "edited")
+    status, found = with_status(edited, "--against", centred)
+    assert status == 1
+    assert found["against"] == str(centred)
+    assert any(departure["departs"] for departure in found["departures"])
+    done = run_cli("numerics", edited, "--against", centred)
+    line = text[: text.index("%1 = ")].count("\n") + 1
+    assert re.search(rf"first wrong: op\d+ \S+ \(edited\.mlir:{line}\) in site", done.stdout), done.stdout
+
+
+@pytest.mark.long
+def test_a_replaced_kernel_is_wrong_against_the_original(centred: Path, tmp_path: Path) -> None:
+    """Its op and dispatch site are named, with the operation that differs."""
+    names = re.findall(r'"(f_dispatch_\w+)"', json.dumps(json_cli("show", centred)))
+    sources = {name: check_cli("swap", centred, name, "--dump", "source") for name in dict.fromkeys(names)}
+    (name,) = (name for name, text in sources.items() if "arith.subf" in text)
+    wrong = tmp_path / "wrong.mlir"
+    wrong.write_text(sources[name].replace("arith.subf", "arith.addf"), encoding="utf-8")
+    done = run_cli("swap", centred, f"{name}={wrong}", "-o", tmp_path / "new.tracemap", "--pairs", "0")
+    assert done.returncode == 1, done.stderr
+    status, found = with_status(tmp_path / "new.tracemap", "--against", centred)
+    assert status == 1
+    assert found["culprit"]["kernel"] == name
+    (site,) = (site for site in found["sites"] if site["verdict"] == "wrong")
+    assert site["site"] == found["culprit"]["site"]
+    assert "arith.addf" in site["explanation"]
+    assert site["wrong"]["value"] != site["wrong"]["expected"]
+
+
+def test_errors_accumulate(built: Built) -> None:
+    """The first dispatch has exact inputs, the last one those of the program."""
+    found = json_cli("numerics", built("hand_mlp"), "--against", "f64")
+    assert found["against"] == "f64"
+    first, *_, last = found["sites"]
+    assert first["accumulated"] == first["isolated"]
+    assert last["accumulated"]["max_rel"] > last["isolated"]["max_rel"]
+
+
+def test_statistics_alone_compare_nothing(built: Built) -> None:
+    found = json_cli("numerics", built("hand_mlp"), "--statistics")
+    assert {site["verdict"] for site in found["sites"]} == {"not-verified"}
+    assert {site["reason"] for site in found["sites"]} == {"only statistics were requested"}
+    checked = json_cli("numerics", built("hand_mlp"))
+    assert [site["outputs"] for site in found["sites"]] == [site["outputs"] for site in checked["sites"]]
+
+
+def test_the_same_program_has_the_same_numerics(built: Built) -> None:
+    first, second = (check_cli("numerics", built("hand_mlp"), "--format", "json") for _ in range(2))
+    assert first == second
+
+
+def test_a_table_of_some_rows(built: Built) -> None:
+    shown = check_cli("numerics", built("hand_attention"), "--top", "2")
+    assert "… 8 more dispatches" in shown
+    assert len(re.findall(r"^site\d", shown, re.MULTILINE)) == 2
+
+
+# ---- errors
+
+
+def sentence(*arguments: str | Path) -> str:
+    """The only line that a command says, which ends with status 2."""
+    done = run_cli("numerics", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_a_missing_bundle_to_compare_with(built: Built) -> None:
+    assert "--against nowhere" in sentence(built("hand_mlp"), "--against", "nowhere")
+
+
+def test_a_folder_that_is_no_bundle(built: Built, tmp_path: Path) -> None:
+    assert "bundle" in sentence(built("hand_mlp"), "--against", tmp_path)
+
+
+def test_dynamic_shapes_need_sizes(built: Built) -> None:
+    assert "--dim N" in sentence(built("hand_dynamic"))
+    assert json_cli("numerics", built("hand_dynamic"), "--dim", "8")["culprit"] is None
+
+
+def test_kernels_of_a_gpu_are_refused(on_gpu: OnGpu) -> None:
+    assert "cuda" in sentence(on_gpu("hand_mlp")).lower()
+
+
+def test_a_bundle_without_its_kernels_is_refused(built: Built, tmp_path: Path) -> None:
+    copy = tmp_path / "m.tracemap"
+    shutil.copytree(built("hand_mlp"), copy)
+    for file in (copy / "kernels").glob("configured*"):
+        file.unlink()
+    assert "before code generation" in sentence(copy)
+
+
+def test_a_missing_library_is_one_sentence(built: Built, tmp_path: Path) -> None:
+    """In a copy of the package without it."""
+    shutil.copytree(SAMPLES.parent / "tracemap", tmp_path / "tracemap", ignore=shutil.ignore_patterns("*.so"))
+    command = [sys.executable, "-m", "tracemap", "numerics", str(built("hand_mlp"))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "[tool-missing]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
