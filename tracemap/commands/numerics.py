@@ -224,7 +224,7 @@ def _site(
     members = _members(graph, site, kernel)
     suspects = [op for op in _ops_of_lines(graph, kernel, shown.suspects) if op in members]
     if pairing.other is not None:
-        # These may be no members: a fault may have made them superfluous.
+        # A fault may have made these superfluous, so that they run in no dispatch now.
         theirs = {member.op for own in _sites_of(pairing.other, kernel) for member in own.members}
         others = [op for op in _ops_of_lines(pairing.other, kernel, shown.other_suspects) if op in theirs]
         suspects += [pairing.own_op[op] for op in others if op in pairing.own_op]
