@@ -82,6 +82,7 @@ def test_recording_samples_and_counts(tmp_path: Path) -> None:
     assert {"samples", "page-faults", "context-switches"} <= names
 
 
+@pytest.mark.long
 def test_temporary_files_of_runs_go_with_the_call(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_inputs_are_also_arrays_and_numbers(tmp_path: Path) -> None:
     assert np.allclose(np.load(tmp_path / "out.npy"), np.tanh(column), atol=1e-6)
 
 
+@pytest.mark.long
 def test_truth_values_of_python_and_of_numpy_are_numbers(tmp_path: Path) -> None:
     model = """func.func @pick(%p: i1, %a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
       %0 = arith.select %p, %a, %b : tensor<4xf32>

@@ -116,6 +116,7 @@ def test_pictures_are_inert(gpt: Attribution, recorded: Recorded) -> None:
     assert "<script>x</script>: 100.0 %" in hostile.texts
 
 
+@pytest.mark.long
 def test_pages_are_those_of_report(gpt: Attribution, tmp_path: Path) -> None:
     assert gpt.bundle is not None
     page = gpt.show(tmp_path / "page.html", browser=False)

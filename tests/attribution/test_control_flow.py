@@ -213,6 +213,7 @@ def test_the_calls_of_a_site_are_its_trips(bundles: Bundles, tmp_path: Path) -> 
     assert [calls for _, _, calls in rows] == [list(range(times * (ITERATIONS + 1))) for times in (1, 3, 6)]
 
 
+@pytest.mark.long
 def test_work_at_load_is_told_as_not_measured(bundles: Bundles, tmp_path: Path) -> None:
     case = Case("state", "step", SQUARE[:2], "A B")
     run = recorded(case, bundles("state", PLAIN), tmp_path / "run.parquet", DRIVERS["serial"])
@@ -234,6 +235,7 @@ def test_dispatches_without_workgroups(driver: str, calls: dict[str, int], bundl
     assert "split-evenly" not in slugs(result)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_what_the_order_cannot_tell_is_ambiguous(driver: str, bundles: Bundles, tmp_path: Path) -> None:
     """Two trips of one loop and three of the next, of one kernel in buffers that look alike: any may be of either."""

@@ -318,6 +318,7 @@ def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monke
         attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))
 
 
+@pytest.mark.long
 def test_pages_of_both_commands_can_keep_outliers(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     bundle, run = built("jax_mlp"), recorded("jax_mlp")
     pages = [tmp_path / "report.html", tmp_path / "attribute.html"]

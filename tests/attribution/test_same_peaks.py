@@ -47,6 +47,7 @@ def test_the_order_of_runs_does_not_matter(built: Built, looks: list[Path]) -> N
     assert costs(built, looks[:1]) != costs(built, looks[1:])  # else nothing was tried
 
 
+@pytest.mark.long
 def test_rows_that_are_the_same_do_not_differ(built: Built, looks: list[Path]) -> None:
     maps = [word for name in ("--map-a", "--map-b") for word in (name, built("hand_multifunc"))]
     made = json_cli("diff", *looks, *maps)

@@ -59,6 +59,7 @@ def test_no_view_of_the_page_has_a_serious_finding(open_page: Open, real: Path, 
         prefer(browser, "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_stage_of_a_lowering_has_a_serious_finding(open_page: Open, tmp_path: Path, axe: str, scheme: str) -> None:
     target, model = tmp_path / "page.html", SAMPLES / "models" / "hand_mlp.mlir"

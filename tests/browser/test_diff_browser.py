@@ -56,6 +56,7 @@ def test_findings_come_first_and_lead_to_their_line(open_page: Open, small: Path
     assert "by structure, edited" in find(browser, "#inspector").text
 
 
+@pytest.mark.long
 def test_lines_show_what_changed_on_the_side_where_it_is(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F0")
     assert texts(browser, "#A0L3 .g")[0].split() == ["3", "50.0", "µs"]

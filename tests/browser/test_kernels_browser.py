@@ -97,6 +97,7 @@ def test_a_line_leads_to_its_ops_and_instructions(open_page: Open, real: Path) -
     assert not log(browser, "browser")
 
 
+@pytest.mark.long
 def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     line = browser.execute_script(
@@ -108,6 +109,7 @@ def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
     assert line in lines_of_instructions(browser)
 
 
+@pytest.mark.long
 def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     button = browser.find_elements("css selector", "#kernel-ops button")[0]
@@ -165,6 +167,7 @@ def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
     assert note in find(browser, ".kernel-bar").text
 
 
+@pytest.mark.long
 def test_shares_of_instructions_and_loops_are_percentages_of_the_kernel(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     seen = page_data(real.read_text(encoding="utf-8"))["kernels"][0]["seen"]["samples"]
@@ -198,6 +201,7 @@ def test_an_op_has_one_colour_in_ir_code_and_list(open_page: Open, real: Path) -
     assert same_as_list
 
 
+@pytest.mark.long
 def test_panes_have_handles_for_pointer_and_keys(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     width = "return document.getElementById('kernel-ir').clientWidth"
@@ -233,6 +237,7 @@ def test_keys_walk_the_lines(open_page: Open, real: Path) -> None:
     assert find(browser, SELECTED).text.split()[0] == "2"
 
 
+@pytest.mark.long
 def test_ten_thousand_lines_are_never_all_in_the_document(open_page: Open, large: Path) -> None:
     browser = open_page(large, "#kernel0L9000")
     assert "%9000 =" in find(browser, SELECTED).text

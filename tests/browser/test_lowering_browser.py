@@ -63,6 +63,7 @@ def test_the_head_of_a_fused_loop_lights_all_its_ops(page: Path, open_page: Open
     assert "15 operations" in browser.find_element(By.ID, "inspector").text
 
 
+@pytest.mark.long
 def test_a_line_within_a_loop_lights_only_its_own_op(page: Path, open_page: Open) -> None:
     browser = open_page(page)
     click_line(browser, 2, 13)

@@ -221,6 +221,7 @@ def search_for(browser: Chrome, words: str) -> WebElement:
     return field
 
 
+@pytest.mark.long
 def test_search_finds_functions_lines_and_nodes_by_parts_of_their_names(open_page: Open, tmp_path: Path) -> None:
     python = SourceFile("net.py", "python/0-net.py", "python")
     ops = (op(0, 2, name="onnx.Gemm", scope=("mlp", "up"), frames=[("net.py", 2)]),)
@@ -264,6 +265,7 @@ def test_work_that_is_unknown_or_impossible_is_named(
     assert drawn or find(browser, "#roofline").text == "Nothing to draw: the amount of work is unknown."
 
 
+@pytest.mark.long
 def test_search_says_how_much_it_found(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#overview")
     find(browser, "#search-open").click()

@@ -154,6 +154,7 @@ def test_addresses_open_what_they_name(open_page: Open, small: Path, anchor: str
     assert find(browser, "#inspector h2").text == title
 
 
+@pytest.mark.long
 def test_the_error_of_sampling_stands_beside_the_cost(open_page: Open, tmp_path: Path) -> None:
     """Of 200 samples of site0 150 are of op1, 50 of op2; op3 is alone in its site, so its cost is certain."""
     target = tmp_path / "sampled.html"
@@ -168,6 +169,7 @@ def test_the_error_of_sampling_stands_beside_the_cost(open_page: Open, tmp_path:
     assert find(browser, "#overview").text.count("shares-are-occupancy") == 1
 
 
+@pytest.mark.long
 def test_an_address_that_names_nothing_opens_the_users_source(open_page: Open, small: Path) -> None:
     for anchor in ("", "#F7L1", "#%E0%A4%A"):
         browser = open_page(small, anchor)
@@ -212,6 +214,7 @@ def test_two_clicks_lead_from_the_page_to_the_code_of_the_hottest_line(open_page
     assert find(browser, "#inspector").is_displayed()
 
 
+@pytest.mark.long
 def test_a_lines_panel_begins_with_its_total_and_its_kernels(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F1L4")
     rows = [text.replace("\n", " ") for text in texts(browser, "#inspector tr")]
@@ -302,6 +305,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_onnx_nodes_have_their_names_everywhere(open_page: Open, nodes: Path) -> None:
     browser = open_page(nodes)
     assert sorted(first_cells(browser, "nodes")[:2]) == ["down/bias", "down/conv5x5"]
@@ -318,6 +322,7 @@ def test_onnx_nodes_have_their_names_everywhere(open_page: Open, nodes: Path) ->
     assert "down/conv5x5" in find(browser, "#icicle").text
 
 
+@pytest.mark.long
 def test_few_columns_of_nodes_are_shown_at_first(open_page: Open, nodes: Path, resize: Callable[[int], None]) -> None:
     browser = open_page(nodes)
     resize(1280)
@@ -333,6 +338,7 @@ def test_few_columns_of_nodes_are_shown_at_first(open_page: Open, nodes: Path, r
     assert find(browser, "#nodes .filter button").text == "fewer columns"
 
 
+@pytest.mark.long
 def test_the_title_and_the_tabs_fit_narrow_windows(
     open_page: Open, real: Path, nodes: Path, resize: Callable[[int], None]
 ) -> None:

@@ -83,6 +83,7 @@ def test_bars_add_up_to_the_calls(recorded_page: tuple[Path, list[dict[str, Any]
     assert sum(thread["calls"] for thread in threads) == calls
 
 
+@pytest.mark.long
 def test_heat_maps_are_the_tables_of_the_statistics(
     recorded_page: tuple[Path, list[dict[str, Any]], Path], open_page: Open
 ) -> None:

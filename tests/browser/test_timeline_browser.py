@@ -135,6 +135,7 @@ def test_the_wheel_zooms_where_it_stands_and_dragging_moves(open_page: Open, tim
     assert "range=" in address(browser, "range=")
 
 
+@pytest.mark.long
 def test_spans_say_their_op_and_line_and_fill_the_height(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     browser.execute_script("document.querySelector('#spans svg').focus()")
@@ -299,6 +300,7 @@ def test_how_measures_of_a_sites_calls_go_together(open_page: Open, tmp_path: Pa
     assert len(columns) == 8
 
 
+@pytest.mark.long
 def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Path) -> None:
     page = page_of_run(layers(), written(tmp_path / "run.csv", CALLS, SPANS), most=SPANS + 1)
     write_page(render_page(page), tmp_path / "page.html", force=False)

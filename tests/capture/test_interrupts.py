@@ -104,6 +104,7 @@ def test_a_later_launch_that_a_terminal_interrupts_is_dropped(interrupted: Inter
     assert header_of_only(tmp_path).launches == 1
 
 
+@pytest.mark.long
 def test_calls_of_a_number_that_were_all_made_are_kept(interrupted: Interrupted, tmp_path: Path) -> None:
     assert "was interrupted after 1 whole launch; " in interrupted(_READ, 1, "--iterations", "5")
     assert header_of_only(tmp_path).iterations == 5

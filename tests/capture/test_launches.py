@@ -322,6 +322,7 @@ def test_a_later_launch_that_fails_is_left_out(made: Path, tmp_path: Path) -> No
     assert told.startswith("launch 3 is left out, and no launch followed it: iree-benchmark-module did not finish mlp")
 
 
+@pytest.mark.long
 def test_a_budget_that_was_not_spent_is_not_said_to_be(made: Path, tmp_path: Path) -> None:
     module = tmp_path / sample(made, "hand_mlp").name
 

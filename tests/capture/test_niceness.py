@@ -94,6 +94,7 @@ def test_it_runs_as_we_do_where_the_system_does_not_grant_more(built: Built, tmp
     assert "nice" not in read_run(run).header.command
 
 
+@pytest.mark.long
 def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_path: Path) -> None:
     command = command_line("record", built("hand_mlp"), "--nice", "-5", "-o", tmp_path / "run.csv")
     done = subprocess.run(without(_SYS_NICE, *command), capture_output=True, text=True, check=False)
@@ -104,6 +105,7 @@ def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_whoever_starts_us_at_a_niceness_has_decided(built: Built, tmp_path: Path) -> None:
     run = tmp_path / "run.csv"
     command = command_line("record", built("hand_mlp"), "--iterations", "3", "-o", run)

@@ -58,6 +58,7 @@ def refused(made: Path, tmp_path: Path, model: str, **options: object) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("serial", [False, True])
 def test_every_call_and_its_warmup(serial: bool, made: Path, tmp_path: Path) -> None:
     asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", serial=serial, iterations=7, warmup=2)
@@ -123,6 +124,7 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 
+@pytest.mark.long
 def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: Path) -> None:
     asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "6"), iterations=4, warmup=1)
     recorded = record(asked)
@@ -139,6 +141,7 @@ def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: P
     assert {*slugs(recorded)} - {"noisy"} == (set() if was_seen else {"noise-unknown"})
 
 
+@pytest.mark.long
 def test_buffers_made_per_call_share_a_program(made: Path, tmp_path: Path) -> None:
     recorded = record(request(sample(made, "hand_dynamic"), tmp_path / "run.csv", dim=16, iterations=3, warmup=1))
     assert len(recorded.header.programs) == 1
@@ -211,6 +214,7 @@ def test_batches_of_calls_of_an_asynchronous_function(
     check_whole_calls(ended, ended.header.iterations + ended.header.warmup)
 
 
+@pytest.mark.long
 def test_a_synchronous_function_has_no_batches(made: Path, tmp_path: Path) -> None:
     """The program divides the time of a call by the batch; a call is an invocation all the same."""
     asked = request(
@@ -226,6 +230,7 @@ def test_a_synchronous_function_has_no_batches(made: Path, tmp_path: Path) -> No
         assert "give a whole number of invocations, from 1 to 2,147,483,647" in said
 
 
+@pytest.mark.long
 def test_calls_that_nothing_tells_apart_all_count(tmp_path: Path) -> None:
     """Every second one has a product, and the profile is flushed on a timer: no event is said to be of the warm-up."""
     (tmp_path / "model.mlir").write_text(ALTERNATING)
@@ -241,6 +246,7 @@ def test_calls_that_nothing_tells_apart_all_count(tmp_path: Path) -> None:
     assert header.elapsed.explained_ns >= 0.9 * header.elapsed_ns
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_device("vulkan"), reason="no Vulkan device: Debian's mesa-vulkan-drivers has one")
 def test_a_device_has_a_clock_of_its_own(tmp_path: Path) -> None:
     flags = ("--iree-hal-target-device=vulkan", "--iree-vulkan-target=vp_android_baseline_2022")

@@ -78,6 +78,7 @@ def test_what_was_recorded_is_named_and_does_not_refuse_the_next_run(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_profile_of_somebody_else_is_kept(made: Path, tmp_path: Path) -> None:
     """By --force it is replaced, as whatever is in the way."""
     own = tmp_path / "run.ireeprof"
@@ -89,6 +90,7 @@ def test_a_profile_of_somebody_else_is_kept(made: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.long
 def test_what_a_killed_recording_left_in_a_bundle_is_replaced(built: Built, tmp_path: Path) -> None:
     if not takes_marks(tmp_path):
         pytest.skip("the file system of temporary files has no attributes of users")

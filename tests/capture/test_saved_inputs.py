@@ -79,6 +79,7 @@ def test_inputs_that_are_given_count(kept: Bundle, tmp_path: Path) -> None:
     np.testing.assert_array_equal(zeros, SMALL.astype(np.float32) + 7)
 
 
+@pytest.mark.long
 def test_a_size_asks_for_other_inputs_than_those_kept(tmp_path: Path) -> None:
     text = SCALE.replace("%x: tensor<4xf32>, ", "%x: tensor<4xf32>, %more: tensor<?xf32>, ")
     inputs = (("x", X), ("more", np.zeros(3, np.float32)), ("small", SMALL), ("n", np.asarray(7, np.int32)))
@@ -175,6 +176,7 @@ def test_a_name_that_no_file_can_have_is_not_there() -> None:
         kept.flags(())
 
 
+@pytest.mark.long
 def test_parameters_that_are_named_take_the_place_of_those_of_the_program(kept: Bundle, tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(safetensors(W - 3))
     keeping = CallToKeep(

@@ -115,6 +115,7 @@ def drawn(seed: int, count: int, spread: float) -> Times:
     return np.rint(1e6 * np.exp(spread * np.random.default_rng(seed).standard_normal(count))).astype(np.int64)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("spread", "precision"), [(0.05, 0.02), (0.2, 0.02), (0.2, 0.1)])
 def test_where_it_stops_the_median_is_known(spread: float, precision: float) -> None:
     """It stops at about the number of calls that theory asks for, and is as right there as it says."""
@@ -303,6 +304,7 @@ def test_what_a_long_warm_up_takes_is_part_of_the_advice() -> None:
     assert said(UNKNOWN).endswith("; --seconds 1 allows 20")
 
 
+@pytest.mark.long
 def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enough, "MOST_BYTES", 100_000)
     asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", precision=1e-6, seconds=60.0, keep_profile=True)

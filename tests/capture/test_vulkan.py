@@ -92,6 +92,7 @@ def test_every_event_has_its_site(
     assert count_of_run(run, "kind = 'dispatch' AND (command_index IS NULL OR duration_ns IS NULL)") == 0
 
 
+@pytest.mark.long
 def test_twelve_sites_of_one_kernel_are_told_apart(on_vulkan: Built, recorded_on_vulkan: Recorded) -> None:
     """Each has the events of its own command: a bare sum by the number of the command says the same."""
     run, bundle = recorded_on_vulkan("hand_repeat12"), on_vulkan("hand_repeat12")

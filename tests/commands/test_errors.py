@@ -323,12 +323,14 @@ def test_a_size_where_every_size_is_known(command: tuple[str, ...], built: Built
     assert said == "--dim 4: no input of mlp has a dynamic dimension (`?`); drop --dim"
 
 
+@pytest.mark.long
 def test_a_size_where_inputs_are_given_too(built: Built, tmp_path: Path) -> None:
     """Inputs that are given go before sizes of made-up ones, as docs/kernels.md says."""
     inputs = [word for spec in ("3x5xf32", "5x128xf32", "128xf32") for word in ("--input", spec)]
     assert run_cli("run", built("hand_dynamic"), *inputs, "--dim", "4", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.long
 def test_record_with_an_unknown_loop_bound(built: Built, tmp_path: Path) -> None:
     said = refused("input-invalid", "record", built("hand_loop"), "-o", "r.csv", cwd=tmp_path)
     assert "--input" in said

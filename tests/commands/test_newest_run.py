@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import tracemap
 from tests.conftest import Built
 from tests.support import check_cli, json_cli, run_cli
@@ -15,6 +17,7 @@ def names(bundle: Path) -> list[str]:
     return sorted(path.name for path in (bundle / "runs").iterdir())
 
 
+@pytest.mark.long
 def test_numbers_are_not_given_again(built: Built, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap"))
     for _ in range(2):

@@ -39,6 +39,7 @@ def test_a_model_becomes_a_page_twice_in_a_row(tmp_path: Path) -> None:
     check_page(tmp_path / "hand_mlp.html", "module")
 
 
+@pytest.mark.long
 def test_a_page_of_another_program_is_left_alone(built: Built, tmp_path: Path) -> None:
     bundle = shutil.copytree(built("hand_mlp"), tmp_path / "hand_mlp.tracemap")  # it gets a run
     other = tmp_path / "hand_mlp.html"

@@ -26,6 +26,7 @@ def test_what_has_ended_is_not_shown_any_more() -> None:
     assert not display.is_shown
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_cursor_comes_back(number: signal.Signals, built: Built, tmp_path: Path) -> None:
     """A command that waits for its input cannot stop by itself."""

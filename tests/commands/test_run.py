@@ -362,6 +362,7 @@ func.func @matmul(%a: tensor<48x24xf32>, %b: tensor<24x40xf32>) -> tensor<48x40x
 """
 
 
+@pytest.mark.long
 def test_specs_of_the_transform_dialect_go_through_build_and_run(tmp_path: Path) -> None:
     """The spec's tiles are those of the kernel, the map has its op, and the product is numpy's."""
     spec = tmp_path / "spec.mlir"

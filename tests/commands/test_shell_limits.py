@@ -93,6 +93,7 @@ def test_arguments_that_are_too_many_make_no_program_missing() -> None:
         start(["true", *["x" * 100_000] * 100])
 
 
+@pytest.mark.long
 def test_too_few_open_files_damage_no_store(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Whoever takes away what is called damaged loses what is well; `--skip-bad` would answer without it."""
     check_cli("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "s", cwd=tmp_path)

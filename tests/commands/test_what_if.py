@@ -120,6 +120,7 @@ def test_runs_that_do_not_tell_are_rejected(built: Built, tmp_path: Path) -> Non
     assert (listed.returncode, listed.stdout) == (2, "")
 
 
+@pytest.mark.long
 def test_runs_without_timed_work_say_so(tmp_path: Path) -> None:
     """The runtime times no copies within a submission, and an identity has no work at all."""
     model = tmp_path / "copies.mlir"

@@ -71,6 +71,7 @@ def test_second_run_replaces_its_own_bundle_and_nothing_else(tmp_path: Path) -> 
     refused("target-exists", "build", "--", COMPILER, *words, cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_bundle_of_another_name(tmp_path: Path) -> None:
     for _ in range(2):
         done = wrapped(MLP, *PLAIN_FLAGS, "-o", "out.vmfb", cwd=tmp_path, options=("-o", "b.tracemap"))

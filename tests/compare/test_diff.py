@@ -323,6 +323,7 @@ def test_a_branch_that_is_taken_now_fails(tmp_path: Path) -> None:
     assert re.search(r"^op\d+ stablehlo.tanh line 3: no longer runs, .* per invocation$", done.stdout, re.M)
 
 
+@pytest.mark.long
 def test_a_side_without_runs_is_named(built: Built, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(built("hand_mlp"), tmp_path / f"{name}.tracemap")
@@ -345,6 +346,7 @@ SUM = """func.func @sum(%x: tensor<64xf32>) -> tensor<64xf32> {
 """
 
 
+@pytest.mark.long
 def test_equal_kernels_of_different_modules_and_different_models_are_said(built: Built, tmp_path: Path) -> None:
     (tmp_path / "a.mlir").write_text(SUM)
     (tmp_path / "b.mlir").write_text(SUM.replace("@sum", "@total"))
@@ -462,6 +464,7 @@ def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: P
     assert check_cli("diff", "--baseline", one, two, two).count("same model") == 2
 
 
+@pytest.mark.long
 def test_in_python_a_side_may_be_several_runs(built: Built, tmp_path: Path) -> None:
     """What they cost is what each costs, added up."""
     bundle = tracemap.load(built("hand_mlp"))
@@ -499,6 +502,7 @@ def test_each_of_several_has_a_page_of_its_own(built: Built, tmp_path: Path) -> 
     assert "diff-O3.html: exists, and has no mark of tracemap" in again.stderr
 
 
+@pytest.mark.long
 def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(built: Built, tmp_path: Path) -> None:
     """A column that happens to be whole in one run is the same metric, and people read both in its own unit."""
     bundle = built("hand_mlp")
@@ -594,6 +598,7 @@ def slowed(run: Path, copy: Path, factor: int) -> Path:
 _TIMES = ("cpu_ns", "duration_ns")
 
 
+@pytest.mark.long
 def test_times_have_one_basis(built: Built, tmp_path: Path) -> None:
     """Verdict, findings, tables and sums are all corrected for a slower machine, or all as recorded."""
     bundle, run = built("hand_mlp"), tmp_path / "run.csv"
@@ -658,6 +663,7 @@ def test_a_build_compared_with_itself_has_no_change(built: Built, recorded: Reco
     assert "op6 " in check_cli("diff", run, run, *maps, "--top", "0")
 
 
+@pytest.mark.long
 def test_small_rows_are_folded_in_the_text_only(fixed: Built, tmp_path: Path) -> None:
     maps = ("--map-a", fixed("jax_mlp_train"), "--map-b", fixed("jax_mlp_train"))
     words = ("diff", RUN, slowed(RUN, tmp_path / "slow.csv", 2), "--raw", *maps)
@@ -669,6 +675,7 @@ def test_small_rows_are_folded_in_the_text_only(fixed: Built, tmp_path: Path) ->
     assert f"({len(small)} ops under 0.1 %)" in check_cli(*words, "--by", "op")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("by", "row"), [("python", "jax_models.py:11 "), ("source", "jax_models.py:11 "), ("line", ".mlir:")]
 )
@@ -814,6 +821,7 @@ def test_a_lost_fusion_explains_the_higher_peak(chains: tuple[Path, Path]) -> No
     assert "memory peak" not in check_cli("diff", fused, fused)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("turned", [False, True])
 def test_changes_of_the_peak_add_up(chains: tuple[Path, Path], turned: bool) -> None:
     sides = chains[::-1] if turned else chains

@@ -118,6 +118,7 @@ def test_a_store_takes_no_map_through_a_link_out_of_a_bundle(bundle: Path) -> No
         store_map(store_at(str(bundle.parent / "store")), loaded)
 
 
+@pytest.mark.long
 def test_links_within_a_bundle_may_stay(bundle: Path) -> None:
     """Of whatever kind: to a path below it, to a whole one, and by way of a link to the bundle."""
     (bundle / "kept").mkdir()
@@ -141,6 +142,7 @@ def test_a_bundle_may_be_a_link_itself(bundle: Path) -> None:
 # --- pipes and devices
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["map.json", "module.vmfb", "source/hand_mlp.mlir"])
 def test_a_pipe_in_a_bundle_is_refused(name: str, bundle: Path) -> None:
     (bundle / name).unlink()
@@ -149,6 +151,7 @@ def test_a_pipe_in_a_bundle_is_refused(name: str, bundle: Path) -> None:
     assert f"{name}: is a pipe, not a file" in said
 
 
+@pytest.mark.long
 def test_a_pipe_beside_a_run_is_refused(recorded: Recorded, built: Built, tmp_path: Path) -> None:
     shutil.copy(recorded("hand_mlp", ".csv"), tmp_path / "run.csv")
     os.mkfifo(tmp_path / "run.csv.json")
@@ -256,6 +259,7 @@ def test_what_is_no_file_is_told_in_a_sentence(name: str, tmp_path: Path) -> Non
         read_user_input(str(tmp_path / name), ModelUnreadable)
 
 
+@pytest.mark.long
 def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
     name = os.fsdecode(b"m\xff.mlir")
     shutil.copy(MLP, tmp_path / name)

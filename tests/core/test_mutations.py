@@ -107,6 +107,7 @@ def test_cases_of_the_past_end_well(case: Path, inputs: Path, tmp_path: Path) ->
     assert time.monotonic() - started < Limits().time_s
 
 
+@pytest.mark.long
 def test_guided_tries_are_counted_and_reach_further(inputs: Path, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed (make fuzz installs it)")
     found = try_guided("benchmark", 0, inputs.absolute(), tmp_path, 1000, seed=1)

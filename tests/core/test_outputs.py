@@ -51,6 +51,7 @@ def test_pipes_are_written_to(force: tuple[str, ...], built: Built, recorded: Re
     assert list(pipe.parent.iterdir()) == [pipe]
 
 
+@pytest.mark.long
 def test_a_device_keeps_its_place(built: Built, tmp_path: Path) -> None:
     full = tmp_path / "full"
     try:
@@ -69,6 +70,7 @@ def test_a_device_keeps_its_place(built: Built, tmp_path: Path) -> None:
     check_file(Path("/dev/null"), force=False)
 
 
+@pytest.mark.long
 def test_of_a_link_what_it_leads_to_is_written(built: Built, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

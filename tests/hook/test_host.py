@@ -201,7 +201,7 @@ def sanitized_host(request: pytest.FixtureRequest, made: Path) -> Path:
     return compile_c(made / f"host-{sanitizer}", HERE / "host.c", *support.sanitized_hook(made, sanitizer))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime"])
 def test_sanitizers_find_nothing(mode: str, sanitized_host: Path, kernels: Path, output: Path) -> None:
     support.run([sanitized_host, kernels, mode, "4", "200"], settings_environment(output))

@@ -106,6 +106,7 @@ def test_figures_of_odd_calls_are_those_of_stats(seed: int, figures: Path, tmp_p
         assert printed == check_cli("stats", csv, "--buckets", buckets, "--gamma", gamma)
 
 
+@pytest.mark.few(1)
 def test_events_have_their_names_and_numbers(figures: Path) -> None:
     printed = run([figures], {}).stdout.splitlines()
     assert printed == [f"{event.name} {event.type} {event.config}" for event in known_events()]
@@ -144,6 +145,7 @@ def test_one_kernel_and_the_form_are_chosen(exact: Path, made: Path, output: Pat
     assert len(list(output.glob("*.csv"))) == 1
 
 
+@pytest.mark.long
 def test_python_and_plugins_too(exact: Path, made: Path, output: Path) -> None:
     vmfb = support.module(made, "embedded")
     printed = report(exact, support.python_command(vmfb, "local-task"), OUTPUT_CSV=str(output)).stdout

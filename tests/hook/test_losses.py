@@ -244,6 +244,7 @@ def test_a_run_says_what_calls_it_lost(built: Built, tmp_path: Path) -> None:
     assert "File too large" in lost_in_run(run, "no-counters", done)
 
 
+@pytest.mark.long
 def test_a_run_says_what_samples_it_lost(built: Built, tmp_path: Path, small: Callable[[int], Path]) -> None:
     """The folder for temporary things has room for the profile as text, and none for the hook's files."""
     run = tmp_path / "run.csv"
@@ -253,6 +254,7 @@ def test_a_run_says_what_samples_it_lost(built: Built, tmp_path: Path, small: Ca
     assert "No space left on device" in lost_in_run(run, "no-samples", done)
 
 
+@pytest.mark.long
 def test_inputs_that_find_no_room_are_an_error(built: Built, tmp_path: Path, small: Callable[[int], Path]) -> None:
     surroundings = {**os.environ, "TMPDIR": str(small(16))}
     words = command_line("record", built("hand_mlp"), "-o", tmp_path / "run.csv")

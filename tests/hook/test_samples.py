@@ -233,6 +233,7 @@ def test_what_samples_cost_is_told_on_a_busy_machine_too(sampler: str, library: 
             other.wait()
 
 
+@pytest.mark.few(1)
 def test_a_killed_program_leaves_its_samples(sampler: str, library: Path, made: Path, output: Path) -> None:
     vmfb = support.module(made, "embedded", MATMUL)
     command = matmul_command("iree-benchmark-module", vmfb, "local-sync", "--benchmark_min_time=600s")
@@ -436,6 +437,7 @@ def test_wrong_settings_are_said(
     assert said in done.stderr
 
 
+@pytest.mark.few(1)
 def test_a_full_file_is_said_and_counted(sampler: str, library: Path, host: Path, kernels: Path, output: Path) -> None:
     chosen = support.hooked(library, output, record_calls=False, sample_hz=5000, sampler=sampler, thread_bytes=16384)
     command = [str(host), str(kernels), "threads", "1", "400000", ADD_UP]

@@ -154,6 +154,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         read_calls(tmp_path / "missing.csv", StatsOptions())
 
 
+@pytest.mark.long
 def test_csv_comes_by_standard_input_and_pipes(tmp_path: Path) -> None:
     table = tmp_path / "iree_hook_worker.csv"
     table.write_text("thread,cpu,node,duration_us\nworker,0,0,1.5\nworker,1,0,2.5\n")

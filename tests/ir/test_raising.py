@@ -164,6 +164,7 @@ def test_a_softmax_of_one_row_has_its_parts(tmp_path: Path) -> None:
     assert [member.operations for member in site.members if isinstance(member.operations, int)].count(64) == 3
 
 
+@pytest.mark.long
 def test_an_input_that_is_made_twice_is_one(tmp_path: Path) -> None:
     """The compiler makes one of the two negations, which the model tells apart."""
     made = "%q = stablehlo.negate %x : tensor<8x64xf32> %r2 = stablehlo.negate %x : tensor<8x64xf32>"
@@ -202,6 +203,7 @@ SOFTMAX
 """
 
 
+@pytest.mark.long
 def test_a_softmax_of_what_a_loop_carries_costs_what_any_does(tmp_path: Path) -> None:
     """Nobody tells how large an argument of a region is; its parts are, as each works on as many elements."""
     lines = SOFTMAX.splitlines()
@@ -258,6 +260,7 @@ def test_a_phase_that_does_not_parse_leaves_the_shape_of_the_idiom(
     assert refused
 
 
+@pytest.mark.long
 def test_dumps_that_lack_the_phase_leave_the_shape_of_the_idiom(tmp_path: Path) -> None:
     model = tmp_path / "softmax.mlir"
     model.write_text(SOFTMAX)

@@ -129,6 +129,7 @@ def test_a_run_decides_the_order(written: tuple[Path, Json], tmp_path: Path) -> 
     assert ranking["kernels"][0]["cost_ns"] == 14 * ranking["kernels"][1]["cost_ns"] > 0
 
 
+@pytest.mark.long
 def test_what_cannot_be_handed_on_is_said(written: tuple[Path, Json], built: Built, tmp_path: Path) -> None:
     bundle = written[0] / "model.tracemap"
     (tmp_path / "mine").mkdir()

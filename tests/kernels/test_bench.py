@@ -75,6 +75,7 @@ def test_amounts_are_those_of_the_map(benched: Json, built: Built) -> None:
         assert kernel["operations_per_s"] == pytest.approx(kernel["operations"] / time["median"] * 1e9, rel=1e-3)
 
 
+@pytest.mark.long
 def test_cold_calls_take_turns_on_copies_larger_than_the_last_cache(benched: Json) -> None:
     kernel = next(kernel for kernel in benched["kernels"] if "32x256x784" in kernel["kernel"])
     used = 4 * (32 * 784 + 784 * 256 + 256 + 32 * 256)
@@ -203,6 +204,7 @@ def test_a_damaged_file_of_an_input_is_named(content: bytes, built: Built, tmp_p
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("dim", "words"), [(99_999_999, "of memory are free"), (10**12, "does not fit into its buffers")]
 )
@@ -243,6 +245,7 @@ def test_what_cannot_be_done_is_said(built: Built, options: list[str], words: st
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_model_without_kernels_has_none_to_run(tmp_path: Path) -> None:
     model = tmp_path / "none.mlir"
     model.write_text("func.func @same(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n")
@@ -363,6 +366,7 @@ def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_pat
             assert begin <= answer.spoiled.byte < begin + 4  # the first byte of a number may be what it was
 
 
+@pytest.mark.long
 def test_what_is_counted_in_a_kernel_is_what_the_map_counts_where_it_knows_sizes(built: Built) -> None:
     bundle, parser = load(built("hand_mlp")), MlirParser()
     module = parser.parse(bundle.configured())

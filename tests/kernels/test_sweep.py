@@ -79,6 +79,7 @@ def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert row["Verification"] == "SUCCESS", row
 
 
+@pytest.mark.long
 def test_what_is_printed_leaves_no_folder(tmp_path: Path) -> None:
     sizes = [word for letter in "MNK" for word in ("--size", f"{letter}=16")]
     (row,) = rows_of(check_cli("sweep", "matmul", *sizes, *QUICK, "-o", "-", cwd=tmp_path))

@@ -115,6 +115,7 @@ def test_a_spec_may_be_printed_and_is_all_that_is(tuned: tuple[Path, Json], tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_program_without_kernels_has_none_to_tune(tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text("func.func @main(%a: i32) -> i32 { return %a : i32 }\n", encoding="utf-8")
     check_cli("build", "m.mlir", cwd=tmp_path)

@@ -81,6 +81,7 @@ def test_an_op_that_folds_its_load_keeps_it(chain: Chain) -> None:
             assert steps.code.line_at[each.address] == each.line
 
 
+@pytest.mark.long
 def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> None:
     """Of the loop's instructions, the loads of the two matrices, and at most what takes nothing but these."""
     steps = chain(BASELINE)
@@ -199,6 +200,7 @@ def test_every_instruction_takes_some_time(chain: Chain) -> None:
     assert all(each.hundredths > 0 for flags in ((BASELINE,), AARCH64) for each in chain(*flags).code.instructions)
 
 
+@pytest.mark.long
 def test_the_loops_of_the_kernel_are_found_without_the_map(chain: Chain) -> None:
     steps = chain(BASELINE)
     ((image, function),) = kernel_images(steps.images(), steps.kernel.name)
@@ -245,6 +247,7 @@ def is_load(each: Instruction) -> bool:
     return re.search(r", .*ptr \[(?!rip|rsp|rbp)", each.operands) is not None and not each.mnemonic.startswith("lea")
 
 
+@pytest.mark.long
 def test_waits_are_at_loads_and_right_behind_them_and_nowhere_else(tmp_path: Path) -> None:
     for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
         waits = waits_of(body)
@@ -269,6 +272,7 @@ def test_a_wait_ends_a_window_behind_the_load(tmp_path: Path) -> None:
     assert behind.keys().isdisjoint(addresses[last_load + WINDOW + 1 :])
 
 
+@pytest.mark.long
 def test_a_load_whose_place_was_loaded_waits_as_well(tmp_path: Path) -> None:
     """A gather finds its place in registers that are taken out of vectors of indices."""
     bodies = bodies_of(READS.replace("READS", "#id"), tmp_path)
@@ -301,6 +305,7 @@ def test_what_a_loop_brings_in(tmp_path: Path) -> None:
         assert vectors == int(vectors) > 0
 
 
+@pytest.mark.long
 def test_each_element_that_is_gathered_brings_a_line(tmp_path: Path) -> None:
     """Also where registers take one index after the other, so that all of them are read by the same words."""
     for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
@@ -316,6 +321,7 @@ CONVERTED = """func.func @main(%x: tensor<256x512xf16>, %y: tensor<256x512xf32>)
 """
 
 
+@pytest.mark.long
 def test_what_waits_on_the_stack_for_a_call_is_of_who_takes_it_afterwards(tmp_path: Path) -> None:
     """Without instructions that convert, a function does, for which all registers must be free.
 

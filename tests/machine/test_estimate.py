@@ -83,12 +83,14 @@ func.func @main(%x: tensor<64x2048xf32>) -> tensor<64xf32> {
 """
 
 
+@pytest.mark.long
 def test_equal_ops_take_the_same(kernel: Callable[[str], KernelSteps]) -> None:
     shares = by_line(kernel(CHAIN), estimated(kernel(CHAIN)))
     assert len(shares) == 3
     assert all(abs(share - 1 / 3) < 0.03 for share in shares.values())
 
 
+@pytest.mark.long
 def test_what_is_computed_again_for_every_tile_counts_as_often(kernel: Callable[[str], KernelSteps]) -> None:
     first, second, product = by_line(kernel(ROW), estimated(kernel(ROW))).values()
     assert first + second > 0.6
@@ -101,6 +103,7 @@ def test_a_sum_is_what_its_additions_wait_for(kernel: Callable[[str], KernelStep
     assert max(found.values()) > 0.9
 
 
+@pytest.mark.long
 def test_a_loop_is_as_slow_as_what_it_carries(kernel: Callable[[str], KernelSteps]) -> None:
     code = kernel(SUM).code
     inner = max(code.loops, key=lambda loop: sum(loop.lines.values()) * (loop.parent >= 0))
@@ -112,6 +115,7 @@ def test_a_loop_is_as_slow_as_what_it_carries(kernel: Callable[[str], KernelStep
     assert additions == 0 or chains.carried.hundredths <= 400 * additions
 
 
+@pytest.mark.long
 def test_a_slower_cache_makes_those_wait_that_read_and_write(kernel: Callable[[str], KernelSteps]) -> None:
     steps = kernel(CHAIN)
     fast, slow = (estimated(steps, [Cache(1 << 10, hundredths)]) for hundredths in (1, 100_000))

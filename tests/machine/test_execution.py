@@ -236,6 +236,7 @@ func.func @main(%x: tensor<?x64xf32>) -> tensor<?x64xf32> {
 """
 
 
+@pytest.mark.long
 def test_a_loop_of_unknown_length_is_assumed_and_a_size_makes_it_known(tmp_path: Path) -> None:
     steps = steps_of(built_model(DYNAMIC, tmp_path, ()))
     code, loops = steps.code.instructions, steps.code.loops

@@ -115,6 +115,7 @@ def test_a_product_and_an_addition_in_one_instruction_read_what_each_reads(
     assert stores == {lines["arith.addf"]}
 
 
+@pytest.mark.long
 def test_where_both_have_code_nothing_is_moved(tmp_path: Path) -> None:
     """Without instructions that do both, each op has its own."""
     steps = steps_of(built(CHAIN, tmp_path, ["--iree-llvmcpu-target-cpu=x86-64"]))

@@ -92,7 +92,7 @@ UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
 """
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "flags", "lost", "user"),
     [

@@ -55,6 +55,7 @@ def waiting_in_loop(steps: KernelSteps) -> tuple[int, dict[int, int]]:
     return loop, {line: address for address, line in steps.code.waits.items() if loop_of[address] == loop}
 
 
+@pytest.mark.long
 def test_what_has_its_pointer_on_the_stack_brings_in_as_much(bundle: Path) -> None:
     """There are more arrays than registers: pointers are loaded again in each turn, and are the same in each."""
     steps = steps_of(bundle)
@@ -65,6 +66,7 @@ def test_what_has_its_pointer_on_the_stack_brings_in_as_much(bundle: Path) -> No
     assert first == 2 * others[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("more", [0, 40])
 def test_reads_that_are_alike_cost_the_same(bundle: Path, tmp_path: Path, more: int) -> None:
     """With as many samples at each line, there was no share for any; with more at one, it had those of all others."""

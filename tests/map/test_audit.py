@@ -17,7 +17,7 @@ from tests import builders
 from tests.commands.test_errors import refused
 from tests.conftest import Built
 from tests.schemas import validator
-from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli, run_cli
+from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli, long_where, run_cli
 from tracemap.core.locations import is_informative, parse_location
 from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN
@@ -121,7 +121,7 @@ def test_survival_is_the_last_phase_in_any_order() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", pytest.param("torch_bert_tiny", marks=pytest.mark.long)],
+    long_where(["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny"], lambda number, _: number > 1),
 )
 def test_each_op_loses_its_location_at_most_once_and_the_counts_add_up(model: str, built: Built) -> None:
     report = json_cli("audit", built(model))
@@ -220,6 +220,7 @@ def test_stripped_locations_fail_with_a_list(form: str, built: Built) -> None:
             assert f"hand_mlp_unknown.mlir:{op.line}:{op.column}: {op.name} ({op.id})" in done.stdout
 
 
+@pytest.mark.long
 def test_build_of_stripped_locations_works_through_tags_and_says_so(tmp_path: Path) -> None:
     done = run_cli("build", SAMPLES / "models" / "hand_mlp_unknown.mlir", cwd=tmp_path)
     assert done.returncode == 0
@@ -229,6 +230,7 @@ def test_build_of_stripped_locations_works_through_tags_and_says_so(tmp_path: Pa
     assert all(site.members for site in stripped.sites)
 
 
+@pytest.mark.long
 def test_locations_count_one_by_one(tmp_path: Path) -> None:
     check_cli("build", PROGRAMS / "stripped.mlir", cwd=tmp_path)
     report = json_cli("audit", "stripped.tracemap", cwd=tmp_path)
@@ -282,6 +284,7 @@ def test_pass_that_raises_softmax_is_named_and_both_texts_shown(built: Built) ->
     assert "math.exp" not in spot["after"]
 
 
+@pytest.mark.long
 def test_spot_can_be_seen_in_the_compilers_own_output(built: Built, tmp_path: Path) -> None:
     """By hand: after the passes before it the op is there, after the one that is named it is not."""
     bundle = built("jax_mlp")

@@ -91,6 +91,7 @@ def test_scopes_of_a_store(run: Path, bundle: Path, scopes: dict[str, str], tmp_
     assert {op["op"]: op["scope"] for op in group["ops"]} == {op["op"]: scopes[op["op"]] for op in group["ops"]}
 
 
+@pytest.mark.long
 def test_scopes_of_a_comparison(run: Path, bundle: Path, scopes: dict[str, str]) -> None:
     words = ("diff", run, run, "--map-a", bundle, "--map-b", bundle)
     rows = rows_of(check_cli(*words, "--format", "csv"))

@@ -145,6 +145,7 @@ def attributed(run: Path, *more: str | Path) -> list[str]:
     return [str(each) for each in ("attribute", run, "--map", run.parent / "model.tracemap", *more)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("by", "names"), [("scope", ("h0", "h1")), ("caller", ("net.py:10", "net.py:12"))])
 def test_both_calls_have_their_half(by: str, names: tuple[str, str], run: Path) -> None:
     table = printed_table(check_cli(*attributed(run, "--by", by)), f"{by.title()}s by cpu_ns")

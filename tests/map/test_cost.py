@@ -140,6 +140,7 @@ def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     assert looping == len(range(0, 50, 3)) * plain
 
 
+@pytest.mark.long
 def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> None:
     model = Path(__file__).parent.with_name("programs") / "reproducers" / "rotated.mlir"
     graph = built_graph(model.read_text(encoding="utf-8"), tmp_path)
@@ -151,6 +152,7 @@ def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> 
     assert steps["arith.mulf"] == (multiply,)
 
 
+@pytest.mark.long
 def test_products_that_are_computed_side_by_side_cost_the_same(tmp_path: Path) -> None:
     model = Path(__file__).parent.with_name("programs") / "reproducers" / "side_by_side.mlir"
     flag = "--iree-dispatch-creation-enable-fuse-horizontal-contractions"
@@ -172,6 +174,7 @@ func.func @main(%q: tensor<8x16xf32>, %p: tensor<8x16xf32>, %k: tensor<8x64x16xf
 """  # noqa: E501 - the text is MLIR
 
 
+@pytest.mark.long
 def test_a_product_of_rows_is_not_the_work_of_who_makes_the_rows(tmp_path: Path) -> None:
     graph = built_graph(ROWS, tmp_path)
     one, other = member_at(graph, 3), member_at(graph, 5)
@@ -224,6 +227,7 @@ def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
     assert next(op.outcome for op in graph.ops if op.name == "torch.prim.ListConstruct") is Outcome.FOLDED
 
 
+@pytest.mark.long
 def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> None:
     """A plain compile has one square root before the loop over the row, in both kernels."""
     graph = built_graph(NORMALISED, tmp_path)
@@ -233,6 +237,7 @@ def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> N
     assert member_at(graph, 12).operations == 256 * 16
 
 
+@pytest.mark.long
 def test_what_changes_in_the_innermost_loop_is_computed_in_all_turns(tmp_path: Path) -> None:
     graph = built_graph(BROADCAST, tmp_path)
     assert member_at(graph, 5).operations == member_at(graph, 6).operations == 64 * 256
@@ -254,6 +259,7 @@ def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int
     assert product.operations * names.count(conversion) == 2 * multiplied * converting.operations > 0
 
 
+@pytest.mark.long
 def test_what_a_barrier_holds_back_is_not_what_stands_beside_it(tmp_path: Path) -> None:
     """The product converts its own operands; what is converted before the barrier it does not read."""
     graph = built_graph(HELD_BACK, tmp_path)

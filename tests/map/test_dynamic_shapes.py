@@ -110,6 +110,7 @@ def test_amounts_are_those_of_the_program_with_sizes_of_128(text: str, tmp_path:
     assert {each for several in amounts(wanted, assumed=True).values() for each in several} == {(UNKNOWN, UNKNOWN)}
 
 
+@pytest.mark.long
 def test_a_size_that_another_operand_tells_is_not_assumed(tmp_path: Path) -> None:
     (site,) = built_as(STATIC_BESIDE, tmp_path / "beside").sites
     (member,) = site.members

@@ -126,7 +126,7 @@ def test_system_elf_has_the_same_lines(built: Built, tmp_path: Path) -> None:
         assert lines == {line for _, _, line in runs_of(embedded, embedded.function_by_name[kernel.name])}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", long_where(MODELS, lambda _, name: name.startswith("torch")))
 def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
     bundle = load(built(name))
     (image,) = read_images(bundle.module_path)
@@ -137,7 +137,7 @@ def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
         assert len(lines) > 2
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", long_where(MODELS, lambda _, name: name.startswith("torch")))
 def test_steps_are_on_their_lines(name: str, built: Built) -> None:
     """Each line of the text that begins an op has one step of that name."""
     bundle = load(built(name))
@@ -152,7 +152,12 @@ def test_steps_are_on_their_lines(name: str, built: Built) -> None:
         assert set(begun) <= {step.line for step in kernel.steps}
 
 
-@pytest.mark.parametrize("name", ["jax_gpt2_4l", "torch_resnet18_small", "hand_repeat12", "hand_repeat6_calls"])
+@pytest.mark.parametrize(
+    "name",
+    long_where(
+        ["jax_gpt2_4l", "torch_resnet18_small", "hand_repeat12", "hand_repeat6_calls"], lambda number, _: number == 1
+    ),
+)
 def test_located_members_have_steps_at_every_site(name: str, built: Built) -> None:
     """Also at sites whose locations the compiler dropped when it made one kernel of equal ones."""
     graph = load(built(name)).graph
@@ -301,6 +306,7 @@ func.func @pool(%x: !in) -> !out attributes {torch.onnx_meta.opset_version = 17 
 """
 
 
+@pytest.mark.long
 def test_a_step_without_location_belongs_to_the_op_around_it(tmp_path: Path) -> None:
     """IREE's importer of ONNX drops the location of the sum in a pooling, which is nearly all of the work."""
     graph = built_graph(POOL, tmp_path)

@@ -22,7 +22,7 @@ from tracemap.map.memory_use import memory_use
 from tracemap.reports.page.memory import outline
 
 FLAGS = sorted(Corpus(SAMPLES).flag_files())
-QUICK = ("hand_attention", "hand_dynamic", "hand_loop", "hand_multifunc.encode", "jax_gpt2_4l_scan", "torch_mlp")
+QUICK = ("hand_attention", "hand_dynamic", "hand_loop")
 
 
 @pytest.mark.parametrize("flags", long_where(FLAGS, lambda _, flags: flags not in QUICK))
@@ -31,13 +31,13 @@ def test_the_peak_is_what_the_runtime_allocates(flags: str, built: Built, sample
     assert found.is_right, found
 
 
-@pytest.mark.parametrize("name", long_where(list(DYNAMIC), lambda number, _: number > 1))
+@pytest.mark.parametrize("name", long_where(list(DYNAMIC), lambda number, _: number > 0))
 def test_the_peak_of_dynamic_shapes_depends_on_the_arguments(name: str, tmp_path: Path) -> None:
     found = dynamic_peak(name, tmp_path)
     assert found.is_right, found
 
 
-@pytest.mark.parametrize("edit", long_where(list(edits(24)), lambda number, _: number > 3), ids=lambda edit: edit.name)
+@pytest.mark.parametrize("edit", long_where(list(edits(24)), lambda number, _: number > 0), ids=lambda edit: edit.name)
 def test_without_an_op_the_peak_is_that_of_the_model_without_it(edit: object, tmp_path: Path) -> None:
     found = edited_peak(edit, tmp_path)  # type: ignore[arg-type]  # pytest's parameters have no type
     assert found.is_right, found
@@ -45,7 +45,7 @@ def test_without_an_op_the_peak_is_that_of_the_model_without_it(edit: object, tm
 
 # Programs that drop memory without a release, which only its size in the plan would tell.
 DROPPING = {"hand_loop", "jax_gpt2_4l", "jax_gpt2_4l_scan", "jax_gpt2_small_12l"}
-RECORDED = ("hand_attention", "hand_dynamic", "hand_loop", "hand_multifunc.encode")
+RECORDED = ("hand_attention", "hand_loop")
 
 
 @pytest.mark.parametrize("flags", long_where(FLAGS, lambda _, flags: flags not in RECORDED))
@@ -98,21 +98,22 @@ def test_a_peak_that_is_not_planned_is_named(built: Built, recorded: Recorded, t
     assert "note [peak-not-planned]: run.csv: 131,072 bytes are allocated at the peak, but 262,144 are planned" in text
 
 
-def test_values_at_the_peak_make_it_up(built: Built) -> None:
-    """With what the layout leaves unused, they add up to the peak, in each function of each model."""
-    for model in ("hand_attention", "hand_loop", "jax_gpt2_4l_scan", "torch_mlp"):
-        plan = load(built(model)).memory()
-        for function in plan.functions:
-            use = memory_use(plan, function, lambda _argument, _index: UNKNOWN, top=3)
-            assert sum(value.bytes for value in use.held) + use.unused_bytes == use.peak_bytes == max(use.curve)
-            assert sum(use.by_resource.values()) == use.peak_bytes == use.curve[use.step]
-            assert sum(value.bytes for value in use.held if value.ops) <= use.peak_bytes
-            assert use.unused_bytes >= 0
-            assert use.needed[use.step] == sum(value.bytes for value in use.held)
-            assert all(needed <= held for needed, held in zip(use.needed, use.curve, strict=True))
+@pytest.mark.few(2)
+@pytest.mark.parametrize("model", ["hand_attention", "jax_gpt2_4l_scan", "torch_mlp", "hand_loop"])
+def test_values_at_the_peak_make_it_up(model: str, built: Built) -> None:
+    """With what the layout leaves unused, they add up to the peak, in each function."""
+    plan = load(built(model)).memory()
+    for function in plan.functions:
+        use = memory_use(plan, function, lambda _argument, _index: UNKNOWN, top=3)
+        assert sum(value.bytes for value in use.held) + use.unused_bytes == use.peak_bytes == max(use.curve)
+        assert sum(use.by_resource.values()) == use.peak_bytes == use.curve[use.step]
+        assert sum(value.bytes for value in use.held if value.ops) <= use.peak_bytes
+        assert use.unused_bytes >= 0
+        assert use.needed[use.step] == sum(value.bytes for value in use.held)
+        assert all(needed <= held for needed, held in zip(use.needed, use.curve, strict=True))
 
 
-@pytest.mark.parametrize("seed", long_where(list(range(10)), lambda number, _: number > 1))
+@pytest.mark.parametrize("seed", long_where(list(range(10)), lambda number, _: number > 0))
 def test_a_costly_value_is_named_first(seed: int, tmp_path: Path) -> None:
     """One op of each program makes an array that is larger than all others."""
     chance = random.Random(seed)

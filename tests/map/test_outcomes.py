@@ -29,7 +29,7 @@ def counts(bundle: Path) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_op_of_every_sample_has_its_known_outcome(
     model: str, built: Built, request: pytest.FixtureRequest

@@ -126,6 +126,7 @@ def test_wordings_are_those_of_llvms_passes(remarked: Built, tmp_path: Path) -> 
     assert all(isinstance(remark.pass_name, str) for remark in found.remarks)
 
 
+@pytest.mark.long
 def test_module_and_map_are_those_without_remarks(remarked: Built, fixed: Built) -> None:
     for name in ("module.vmfb", "map.json", "kernels/configured.mlir"):
         assert (remarked("hand_attention") / name).read_bytes() == (fixed("hand_attention") / name).read_bytes()
@@ -283,6 +284,7 @@ def test_mlirs_remarks_of_a_gpu_stand_at_their_op(tmp_path: Path) -> None:
     assert "linalg.matmul" in check_cli("remarks", bundle.path)
 
 
+@pytest.mark.long
 def test_a_compiler_that_fails_at_remarks_leaves_a_whole_bundle(tmp_path: Path) -> None:
     """As an older one may that does not know the flags."""
     compiler = tmp_path / "iree-compile"

@@ -185,6 +185,7 @@ def test_a_wrong_outcome_costs_precision_of_outcomes() -> None:
     assert after.wrong == score(seed, graph).outcomes["all"].wrong + 1
 
 
+@pytest.mark.long
 def test_a_twin_that_was_cut_differently_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in range(40) if "equal_layers" in generate(seed).features)
     other = next(seed for seed in range(40) if "equal_layers" not in generate(seed).features)

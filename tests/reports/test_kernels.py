@@ -118,6 +118,7 @@ def test_texts_of_kernels_are_data(built: Built) -> None:
     assert page_data(text)["kernels"][0]["lines"] == EVIL.split("\n")
 
 
+@pytest.mark.long
 def test_the_page_is_the_same_twice(built: Built, tmp_path: Path) -> None:
     for name in ("a.html", "b.html"):
         check_cli("report", built("hand_mlp"), "-o", tmp_path / name)

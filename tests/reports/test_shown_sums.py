@@ -42,6 +42,7 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
         assert (measured, attributed + unattributed) == (measured_of_run(run, metric),) * 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("flags", RUNS)
 def test_lines_ops_and_scopes_of_the_page_add_up_to_the_rows_of_the_run(
     flags: str, built: Built, recorded: Recorded, samples: Corpus

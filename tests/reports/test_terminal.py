@@ -153,6 +153,7 @@ def test_pipes_get_whole_lines_without_styles(variables: dict[str, str], fixed: 
     assert "…" not in done.stdout.decode().split("\nbalance of")[0].replace("… 33 more ops", "")
 
 
+@pytest.mark.long
 def test_statistics_are_laid_out_as_irees_whatever_the_terminal(tmp_path: Path) -> None:
     calls = calls_file(tmp_path / "calls.csv", 500)
     piped = check_cli("stats", calls)

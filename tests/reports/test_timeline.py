@@ -141,6 +141,7 @@ def test_runs_without_times_have_no_tab(tmp_path: Path) -> None:
     assert alone.data.timeline is None
 
 
+@pytest.mark.long
 def test_both_commands_write_the_same_timeline(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     first, second = tmp_path / "a.html", tmp_path / "b.html"
     check_cli("report", built(MODEL), recorded(MODEL), "-o", first)

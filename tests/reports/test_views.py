@@ -205,6 +205,7 @@ def test_runs_that_are_added_up_have_the_invocations_of_both(tmp_path: Path, fix
     assert "per invocation: cpu_ns mean of 6; Ir, D1mr, DLmr mean of 2" in text
 
 
+@pytest.mark.long
 def test_runs_of_different_functions_have_no_common_invocation(tmp_path: Path, fixed: Built) -> None:
     copy = tmp_path / "copy.csv"
     shutil.copy(RUN, copy)
@@ -214,6 +215,7 @@ def test_runs_of_different_functions_have_no_common_invocation(tmp_path: Path, f
     assert {metric["invocations"] for metric in found["metrics"]} == {None}
 
 
+@pytest.mark.long
 def test_a_run_that_tells_no_invocations_is_shown_as_sums(tmp_path: Path, fixed: Built) -> None:
     """Without its header nothing says how often the function was called."""
     bare = tmp_path / "bare.csv"
@@ -229,6 +231,7 @@ def test_a_run_that_tells_no_invocations_is_shown_as_sums(tmp_path: Path, fixed:
     }
 
 
+@pytest.mark.long
 def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, fixed: Built) -> None:
     """Their header has no word of how often it called the function, so sums stand beside costs of one call, named."""
     run = tmp_path / "run.csv"
@@ -324,6 +327,7 @@ def test_where_no_function_is_told_lines_have_to_do() -> None:
     assert [caller_of(stack, helpers) for stack in stacks] == [frame(84, None), frame(85, None), frame(68, None)]
 
 
+@pytest.mark.long
 def test_callers_of_a_real_model_are_the_lines_that_call_its_helpers(built: Built, recorded: Recorded) -> None:
     """`linear` and `layer_norm` of `jax_models.py` are called from all over; each op's own frames say from where."""
     run, bundle = recorded("jax_gpt2_4l"), built("jax_gpt2_4l")
@@ -474,6 +478,7 @@ def test_columns_on_request_and_the_interval_of_samples_are_what_the_json_says(
                 assert abs(shown_value - value) <= slack
 
 
+@pytest.mark.long
 def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path: Path) -> None:
     run = tmp_path / "run.csv"
     check_cli("record", built("hand_mlp"), "--iterations", "40", "-o", run)
@@ -486,6 +491,7 @@ def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path:
         assert float(row["cpu µs"].replace(",", "")) >= 0.1
 
 
+@pytest.mark.long
 def test_source_lines_of_onnx_are_nodes(built: Built, recorded: Recorded) -> None:
     """`show` takes the same names."""
     bundle = built("onnx_mlp_named")

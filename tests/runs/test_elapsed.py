@@ -166,6 +166,7 @@ FROM (VALUES {values}) AS e({columns}), range({calls}) AS copies(copy)
 """
 
 
+@pytest.mark.long
 def test_many_calls_take_little_memory() -> None:
     """Each call as the one before: so are its parts. The rows alone take more than there is."""
     one: list[Event] = [("execute", 5, 10, 60), ("dispatch", 5, 20, 30), ("dispatch", 5, 40, 20)]
@@ -348,6 +349,7 @@ def test_without_stops_the_profilers_work_is_unknown(
     assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
 
 
+@pytest.mark.long
 @needs_hook
 def test_a_function_without_dispatches_is_the_hosts(made: Path, tmp_path: Path) -> None:
     took_ns = []

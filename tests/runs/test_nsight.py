@@ -95,6 +95,7 @@ def test_kernels_that_were_filtered_out_take_nothing_from_the_others(on_gpu: OnG
     assert "count as filtered out" in json.dumps(some["diagnostics"])
 
 
+@pytest.mark.long
 def test_a_part_of_a_run_keeps_what_its_order_tells(on_gpu: OnGpu, tmp_path: Path) -> None:
     """Without its first launches: sites that differ are told apart, the twelve equal ones are not."""
     bundle = on_gpu("jax_gpt2_4l")
@@ -114,6 +115,7 @@ def test_a_part_of_a_run_keeps_what_its_order_tells(on_gpu: OnGpu, tmp_path: Pat
     assert max(costs) - min(costs) <= 1
 
 
+@pytest.mark.long
 def test_kernels_of_others_are_passed_over(on_gpu: OnGpu, tmp_path: Path) -> None:
     bundle = on_gpu("hand_repeat12")
     whole = sums_by_site(attributed(FILES / "ncu-details.csv", bundle))
@@ -130,6 +132,7 @@ def test_kernels_of_others_are_passed_over(on_gpu: OnGpu, tmp_path: Path) -> Non
     assert [row["metrics"]["duration_ns"] for row in result["unattributed"]] == [7]
 
 
+@pytest.mark.long
 def test_an_order_that_the_program_does_not_have_is_said(on_gpu: OnGpu, tmp_path: Path) -> None:
     file = changed(tmp_path, "ncu-output.csv", lambda text: re.sub('mlp_dispatch_2_[^"]*', "mlp_dispatch_9", text))
     assert "launches-astray" not in slugs(attributed(file, on_gpu("hand_mlp")))
@@ -147,6 +150,7 @@ def test_several_streams_tell_no_order(on_gpu: OnGpu, tmp_path: Path) -> None:
     assert "sites-by-order" not in slugs(result)
 
 
+@pytest.mark.long
 def test_sums_of_kernels_are_read(on_gpu: OnGpu, tmp_path: Path) -> None:
     """The second table of the file alone: it has the sums of the first."""
     bundle = on_gpu("jax_gpt2_4l")

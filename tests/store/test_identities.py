@@ -121,6 +121,7 @@ def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built,
         check_cli("store", *words, "--store", store, "--metric", "cycles", "--where", "host=cycles")
 
 
+@pytest.mark.long
 def test_what_exceeds_64_bits_in_an_invocation_is_added_up(tmp_path: Path, built: Built) -> None:
     """As the time of day of each call of a loop, which is a column of numbers; it ended in a traceback."""
     bundle, store, run = built("hand_mlp"), tmp_path / "store", tmp_path / "run.csv"
@@ -133,6 +134,7 @@ def test_what_exceeds_64_bits_in_an_invocation_is_added_up(tmp_path: Path, built
         assert sum(op["amounts"]["time_of_day"] for op in ops) == now * len(calls)
 
 
+@pytest.mark.long
 def test_perfs_clocks_are_nanoseconds(tmp_path: Path, built: Built, bare: Bare) -> None:
     """As `attribute` shows them; they were numbers of something."""
     bundle, store = built("hand_mlp"), tmp_path / "store"
@@ -142,6 +144,7 @@ def test_perfs_clocks_are_nanoseconds(tmp_path: Path, built: Built, bare: Bare) 
         assert "1.50 ms" in check_cli("store", what, "--store", store, "--metric", "task-clock:u")
 
 
+@pytest.mark.long
 def test_a_run_through_a_pipe_is_the_run_of_the_file(tmp_path: Path, built: Built) -> None:
     bundle, store = built("hand_mlp"), tmp_path / "store"
     kernel = load(bundle).graph.kernels[0].name

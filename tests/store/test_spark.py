@@ -248,7 +248,7 @@ def query(store: Path, engine: str, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings, timeout=150)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["nonsense", "spark://", "spark://host", "local[x]", "k8s://h:1", "spark://h:1/x"])
 def test_an_engine_that_is_none_is_refused(store: Path, engine: str) -> None:
     done = query(store, engine)

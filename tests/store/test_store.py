@@ -257,6 +257,7 @@ def calls_of(store: Path) -> list[Path]:
     return sorted(store.glob("calls/**/*.parquet"))
 
 
+@pytest.mark.long
 def test_a_cut_file_is_named_and_can_be_left_out(copied: Path) -> None:
     broken = calls_of(copied)[0]
     broken.write_bytes(broken.read_bytes()[:-20])
@@ -351,6 +352,7 @@ def test_names_of_hosts_and_models_are_never_paths(bundle: Path, runs: list[Path
     assert "\x1b" not in check_cli("store", "list", "--store", store)
 
 
+@pytest.mark.long
 def test_words_that_are_no_unicode_are_kept_as_escapes(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     """Half a surrogate pair is what Python makes of odd bytes on the command line."""
     store = tmp_path / "store"
@@ -359,6 +361,7 @@ def test_words_that_are_no_unicode_are_kept_as_escapes(bundle: Path, runs: list[
     assert [(run["model"], run["tags"]) for run in listed["runs"]] == [("m\\udcff", {"branch": "b\\udcfe"})]
 
 
+@pytest.mark.long
 def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, store: Path, runs: list[Path]) -> None:
     (had,) = add(bundle, store, runs[0])["runs"]
     (found,) = add(bundle, store, runs[0], "--model", "other")["runs"]
@@ -484,6 +487,7 @@ def test_a_tag_may_be_empty_or_a_number(bundle: Path, runs: list[Path], tmp_path
     assert [run["tags"] for run in listed] == [{"pr": "10"}]
 
 
+@pytest.mark.long
 def test_sums_of_runs_that_tell_no_invocations_are_called_so(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store, bare = tmp_path / "store", tmp_path / "bare.csv"
     rows_of(f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch') TO '{bare}' (FORMAT csv)")

@@ -134,6 +134,7 @@ def test_a_change_is_named_with_its_night_and_cpu_model() -> None:
     assert (made.series, made.ops, made.cpu_models, made.hosts, made.nights) == ((OPS + 1) * 2, OPS, 2, HOSTS, NIGHTS)
 
 
+@pytest.mark.long
 def test_the_same_inputs_give_the_same_findings_in_any_order() -> None:
     small = Small()
     small.logs[3, 3:, 17:] -= 0.05
@@ -156,6 +157,7 @@ def test_two_changes_in_one_series() -> None:
     assert found[1].ratio == pytest.approx(math.exp(-0.08), abs=0.015)
 
 
+@pytest.mark.long
 def test_what_all_cpu_models_share_is_named_once() -> None:
     small = Small()
     small.logs[5, :, 20:] += 0.06
@@ -176,6 +178,7 @@ def test_slower_machines_are_no_change_of_an_op() -> None:
     assert found.after_ns is UNKNOWN
 
 
+@pytest.mark.long
 def test_a_change_of_one_host_is_not_one_of_its_cpu_model() -> None:
     """Of two hosts one changed: their mean did, too, by half as much."""
     small = Small(models=np.array([0, 0, 1, 1, 1]), nights=120)
@@ -195,6 +198,7 @@ def test_nothing_is_found_where_nothing_changed(noise: float) -> None:
     assert not outliers(same)
 
 
+@pytest.mark.long
 def test_a_series_that_wanders_did_not_change() -> None:
     """A random walk, as far as three per cent off: tests that take nights as independent name many steps in it."""
     for seed in range(4):
@@ -204,6 +208,7 @@ def test_a_series_that_wanders_did_not_change() -> None:
         assert not changes(small.observed()).changes
 
 
+@pytest.mark.long
 def test_hosts_come_and_go_and_nights_are_missing() -> None:
     """A host replaced midway by one that is 15 % slower is no change; the true one behind it is found at its night."""
     small = Small()
