@@ -39,6 +39,12 @@ _NUMPY_ELEMENTS: Final = frozenset(
 """Element types that the runtime writes to numpy files."""
 
 
+def is_stored_as_array(result: str) -> bool:
+    """Whether the runtime can write a result of this type, such as `4x8xf32`, to a numpy file as real numbers."""
+    shaped = parsed(result)
+    return shaped is not None and shaped.element in _NUMPY_ELEMENTS and not shaped.element.startswith("complex")
+
+
 def run_call(call: Call, targets: Sequence[str]) -> str:
     """Call the function; returns its printed outputs.
 

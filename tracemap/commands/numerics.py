@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -158,6 +159,8 @@ class _Observed:
     checked: Sequence[CheckedDispatch]
     sites: Sequence[tuple[str, ...]]
     diagnostics: tuple[Diagnostic, ...]
+    results: Sequence[Samples] = ()
+    """Samples of the function's results, to compare with another bundle's; empty for what has no file format."""
 
     @property
     def graph(self) -> TraceGraph:
@@ -167,7 +170,7 @@ class _Observed:
 def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | None, *, samples: bool) -> _Observed:
     from tracemap.capture.calling import make_call
     from tracemap.capture.dispatches import observe_dispatches
-    from tracemap.capture.outputs import RUN_TOOL
+    from tracemap.capture.outputs import RUN_TOOL, is_stored_as_array
     from tracemap.kernels.numerics import CheckSettings, DispatchChecks
 
     kernels = _kernels(bundle)
@@ -184,10 +187,24 @@ def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | N
             samples=samples,
         )
         checks = DispatchChecks(kernels, settings, reference)
-        ending = observe_dispatches(call.command(RUN_TOOL, *("--output=" for _ in call.results)), checks)
+        targets = [folder / f"result-{number}.npy" for number in range(len(call.results))]
+        kept = [samples and is_stored_as_array(result) for result in call.results]
+        flags = [f"--output=@{target}" if keep else "--output=" for target, keep in zip(targets, kept, strict=True)]
+        ending = observe_dispatches(call.command(RUN_TOOL, *flags), checks)
         ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
+        results = [
+            _samples_of(target) if keep else _samples_of(None) for target, keep in zip(targets, kept, strict=True)
+        ]
     sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
-    return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics)
+    return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics, results)
+
+
+def _samples_of(file: Path | None) -> Samples:
+    import numpy as np
+
+    from tracemap.kernels.numerics import evenly_spaced
+
+    return np.zeros(0) if file is None else evenly_spaced(np.load(file, allow_pickle=False).astype(np.float64))
 
 
 def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[Diagnostic, ...]]:
@@ -342,7 +359,7 @@ class _Compared:
             if pair is not None and pair[2] == elements and samples.size:
                 found = _departure(site, self._ops(site), pair[0], elements, samples, pair[1])
                 self.departures.append(found)
-        self.suspects = list(self._suspects(observed))
+        self.suspects = list(self._suspects(observed)) or list(self._unmatched(observed, other))
 
     def _ops(self, site: str) -> tuple[str, ...]:
         members = _members(self._graph, site, "")
@@ -368,6 +385,19 @@ class _Compared:
             ops = (*self._without_site(), *ops)
         yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
 
+    def _unmatched(self, observed: _Observed, other: _Observed) -> Iterable[Culprit]:
+        """The first changed site that could not be compared, if a result of the function departs."""
+        if not any(starmap(_departs, zip(observed.results, other.results, strict=False))):
+            return
+        compared = {departure.site for departure in self.departures}
+        order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
+        left = [site for site in order if site not in compared] or order[-1:]
+        for site in sorted(left, key=lambda site: not set(self._ops(site)) & self._changed)[:1]:
+            ops = self._ops(site)
+            ops = ops if set(ops) & self._changed else (*self._without_site(), *ops)
+            reason = "the function's result differs from the other bundle's, which has no such dispatch to compare"
+            yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
+
     def _without_site(self) -> tuple[str, ...]:
         """Changed ops that run in no dispatch: constants, and what the compiler folded or removed."""
         return tuple(
@@ -390,6 +420,10 @@ def _outputs_by_op(observed: _Observed) -> _Outputs:
             for number, (output, samples) in enumerate(zip(dispatch.outputs, dispatch.samples, strict=True)):
                 found[root.op, call, number] = (sites[0], samples, output.elements)
     return found
+
+
+def _departs(values: Samples, right: Samples) -> bool:
+    return values.size == right.size and _departure("", (), "", values.size, values, right).departs
 
 
 def _departure(

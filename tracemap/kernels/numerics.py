@@ -667,9 +667,13 @@ def _read(dispatch: ObservedDispatch, memory: ProgramMemory, views: Iterable[Vie
 def _samples(view: View, arrays: Memory) -> Samples:
     if view.whole_bytes != view:
         return np.zeros(0)
-    stored = view.of(arrays).reshape(-1)
-    step = -(-stored.size // _MOST_SAMPLES) or 1
-    return np.asarray(from_memory(stored[::step], view.element), np.float64)
+    return np.asarray(from_memory(evenly_spaced(view.of(arrays)), view.element), np.float64)
+
+
+def evenly_spaced(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Evenly spaced elements of an array, at most 65,536."""
+    flat = array.reshape(-1)
+    return flat[:: -(-flat.size // _MOST_SAMPLES) or 1]
 
 
 def _last_stored(views: Sequence[View], values: Sequence[Array]) -> list[tuple[View, Array]]:
