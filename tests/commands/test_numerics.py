@@ -17,6 +17,7 @@ from tests.schemas import validator
 from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.kernels.model import Numerics
+from tracemap.map.bundle import load
 
 pytestmark = pytest.mark.skipif(
     not (FOLDER / LIBRARY_NAME).is_file(),
@@ -171,6 +172,21 @@ def test_a_replaced_kernel_is_wrong_against_the_original(centred: Path, tmp_path
     assert site["site"] == found["culprit"]["site"]
     assert "arith.addf" in site["explanation"]
     assert site["wrong"]["value"] != site["wrong"]["expected"]
+
+
+@pytest.mark.long
+def test_an_op_whose_dispatch_has_no_counterpart_is_named(built: Built, tmp_path: Path) -> None:
+    """A fault that changes how ops are fused leaves nothing to compare but the results of the function."""
+    original = built("fx_mlp_linalg")
+    text = (SAMPLES / "models" / "fx_mlp_linalg.mlir").read_text(encoding="utf-8")
+    changed = build(text.replace("arith.subf %in, %in_6", "arith.subf %in_6, %in"), tmp_path, "changed")
+    status, found = with_status(changed, "--against", original)
+    assert status == 1
+    assert not any(departure["departs"] for departure in found["departures"])
+    line = text[: text.index("arith.subf")].count("\n") + 1
+    ops = load(changed).graph.ops
+    (op,) = (op for op in ops if any(part.line == line for part in op.parts))
+    assert found["culprit"]["ops"][0] == op.id
 
 
 def test_errors_accumulate(built: Built) -> None:
