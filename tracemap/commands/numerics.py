@@ -59,7 +59,7 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
     other = None if options.against in ("", DOUBLE) else _other_bundle(options.against)
     progress(f"running {bundle.path.name}")
     reference = None if other is None else _kernels(other)
-    observed = _observed(bundle, options, reference, samples=other is not None)
+    observed = _observed(bundle, _kernels(bundle), options, reference, samples=other is not None)
     pairing = _NO_PAIRING if other is None else _pairing(other, bundle)
     sites = tuple(_sites(observed, pairing))
     first_bad = tuple(_first_bad(observed))
@@ -68,7 +68,7 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
     departures: Sequence[OutputDeparture] = ()
     if other is not None:
         progress(f"running {other.path.name}")
-        other_run = _observed(other, options, None, samples=True)
+        other_run = _observed(other, reference, options, None, samples=True)
         compared = _Compared(observed, other_run, pairing)
         in_both = {(bad.kernel, bad.number.lines) for bad in _first_bad(other_run)}
         nans = [bad for bad in nans if (bad.kernel, bad.number.lines) not in in_both]
@@ -167,13 +167,16 @@ class _Observed:
         return self.bundle.graph
 
 
-def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | None, *, samples: bool) -> _Observed:
+def _observed(
+    bundle: Bundle, kernels: KernelSet | None, options: NumericsOptions, reference: KernelSet | None, *, samples: bool
+) -> _Observed:
+    import numpy as np
+
     from tracemap.capture.calling import make_call
     from tracemap.capture.dispatches import observe_dispatches
     from tracemap.capture.outputs import RUN_TOOL, is_stored_as_array
     from tracemap.kernels.numerics import CheckSettings, DispatchChecks
 
-    kernels = _kernels(bundle)
     if kernels is not None:
         check_runs_on_cpu(bundle, kernels.backends, "numerics")
     with temporary_folder() as folder, unchanged_module(bundle), check_damage_on_failure(bundle):
@@ -192,19 +195,17 @@ def _observed(bundle: Bundle, options: NumericsOptions, reference: KernelSet | N
         flags = [f"--output=@{target}" if keep else "--output=" for target, keep in zip(targets, kept, strict=True)]
         ending = observe_dispatches(call.command(RUN_TOOL, *flags), checks)
         ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
-        results = [
-            _samples_of(target) if keep else _samples_of(None) for target, keep in zip(targets, kept, strict=True)
-        ]
+        results = [_samples_of(target) if keep else np.zeros(0) for target, keep in zip(targets, kept, strict=True)]
     sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
     return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics, results)
 
 
-def _samples_of(file: Path | None) -> Samples:
+def _samples_of(file: Path) -> Samples:
     import numpy as np
 
     from tracemap.kernels.numerics import evenly_spaced
 
-    return np.zeros(0) if file is None else evenly_spaced(np.load(file, allow_pickle=False).astype(np.float64))
+    return evenly_spaced(np.load(file, allow_pickle=False).astype(np.float64))
 
 
 def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[Diagnostic, ...]]:
@@ -269,11 +270,13 @@ def _members(graph: TraceGraph, site: Text, kernel: str) -> list[str]:
 
 
 def _sites_of(graph: TraceGraph, kernel: str) -> list[Site]:
-    return [site for site in graph.sites if site.kernel == kernel]
+    known = graph.kernel_by_name.get(kernel)
+    return [] if known is None else [graph.site_by_id[site] for site in known.sites]
 
 
 def _ops_of_lines(graph: TraceGraph, kernel: str, lines: Sequence[int]) -> list[str]:
-    steps = {step.line: step.ops for known in graph.kernels if known.name == kernel for step in known.steps}
+    known = graph.kernel_by_name.get(kernel)
+    steps = {} if known is None else {step.line: step.ops for step in known.steps}
     return [op for line in lines for op in steps.get(line, ())]
 
 
@@ -352,6 +355,7 @@ class _Compared:
 
     def __init__(self, observed: _Observed, other: _Observed, pairing: _Pairing) -> None:
         self._graph, self._changed = observed.graph, pairing.changed
+        self._order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
         of_other = _outputs_by_op(other)
         self.departures: list[OutputDeparture] = []
         for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
@@ -359,15 +363,15 @@ class _Compared:
             if pair is not None and pair[2] == elements and samples.size:
                 found = _departure(site, self._ops(site), pair[0], elements, samples, pair[1])
                 self.departures.append(found)
-        self.suspects = list(self._suspects(observed)) or list(self._unmatched(observed, other))
+        self.suspects = list(self._suspects()) or list(self._unmatched(observed, other))
 
     def _ops(self, site: str) -> tuple[str, ...]:
         members = _members(self._graph, site, "")
         return tuple(sorted(members, key=lambda op: op not in self._changed))
 
-    def _suspects(self, observed: _Observed) -> Iterable[Culprit]:
+    def _suspects(self) -> Iterable[Culprit]:
         by_site = {departure.site: departure for departure in reversed(self.departures)}
-        order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
+        order = self._order
         first = next((number for number, site in enumerate(order) if site in by_site and by_site[site].departs), None)
         if first is None:
             return
@@ -380,23 +384,23 @@ class _Compared:
             reason = (
                 f"it was changed, and the output of {departing.site}, which follows, differs from the other bundle's"
             )
-        ops = self._ops(site)
-        if not set(ops) & self._changed:
-            ops = (*self._without_site(), *ops)
-        yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
+        yield self._culprit(site, reason)
 
     def _unmatched(self, observed: _Observed, other: _Observed) -> Iterable[Culprit]:
         """The first changed site that could not be compared, if a result of the function departs."""
         if not any(starmap(_departs, zip(observed.results, other.results, strict=False))):
             return
         compared = {departure.site for departure in self.departures}
-        order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
-        left = [site for site in order if site not in compared] or order[-1:]
+        left = [site for site in self._order if site not in compared] or self._order[-1:]
+        reason = "the function's result differs from the other bundle's, which has no such dispatch to compare"
         for site in sorted(left, key=lambda site: not set(self._ops(site)) & self._changed)[:1]:
-            ops = self._ops(site)
-            ops = ops if set(ops) & self._changed else (*self._without_site(), *ops)
-            reason = "the function's result differs from the other bundle's, which has no such dispatch to compare"
-            yield Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
+            yield self._culprit(site, reason)
+
+    def _culprit(self, site: str, reason: str) -> Culprit:
+        ops = self._ops(site)
+        if not set(ops) & self._changed:
+            ops = (*self._without_site(), *ops)
+        return Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
 
     def _without_site(self) -> tuple[str, ...]:
         """Changed ops that run in no dispatch: constants, and what the compiler folded or removed."""

@@ -102,9 +102,8 @@ def statistics_of(view: View, values: npt.NDArray[Any]) -> OutputStatistics:
         view: the output.
         values: its elements, in their type in memory.
     """
-    if view.element not in EPSILON or not values.size:
-        return _integer_statistics(view, values)
-    numbers = from_memory(values, view.element) if values.dtype.kind != "f" else values
+    is_coded = view.element in EPSILON and values.dtype.kind != "f"
+    numbers = from_memory(values, view.element) if is_coded else values
     finite = np.isfinite(numbers)
     nans = int(np.count_nonzero(np.isnan(numbers)))
     count = int(np.count_nonzero(finite))
@@ -124,22 +123,6 @@ def statistics_of(view: View, values: npt.NDArray[Any]) -> OutputStatistics:
         subnormals=max(subnormals, 0),
         nans=nans,
         infinities=values.size - count - nans,
-    )
-
-
-def _integer_statistics(view: View, values: npt.NDArray[Any]) -> OutputStatistics:
-    some = bool(values.size)
-    return OutputStatistics(
-        binding=view.binding,
-        type=view.type,
-        elements=values.size,
-        least=float(values.min()) if some else None,
-        largest=float(values.max()) if some else None,
-        mean=float(values.mean(dtype=np.float64)) if some else None,
-        zeros=int(values.size - np.count_nonzero(values)),
-        subnormals=0,
-        nans=0,
-        infinities=0,
     )
 
 
@@ -567,7 +550,7 @@ class DispatchChecks:
         outputs: Sequence[tuple[View, Array, npt.NDArray[Any]]],
         allowed: float,
     ) -> CheckedDispatch:
-        """Name the operation that is wrong: by the other bundle's code, else by trying changes of the reference."""
+        """Name the operation that is wrong: by trying changes of the reference, else by the other bundle's code."""
         function, own = snapshot.prepared.function, self.kernels.function(dispatch.kernel, dispatch.constants)
         assert function is not None
         wrong = WrongResult(function, snapshot.memory, [(view, stored) for view, _, stored in outputs], allowed)
@@ -594,17 +577,14 @@ class DispatchChecks:
     ) -> tuple[Array, ...]:
         """The results from exact inputs; those from the program's inputs if these are exact themselves."""
         addresses = [address for address, _ in dispatch.bindings]
-        changed = False
 
         def replaced(view: View) -> Array | None:
-            nonlocal changed
             if view.element not in EPSILON or view.element in SMALL_EPSILON:
                 return None
             stored = view.of(snapshot.arrays)
             values = self._shadow.values(addresses[view.binding], view, stored)
             if np.array_equal(values, from_memory(stored, view.element), equal_nan=True):
                 return None
-            changed = True
             return values
 
         views = [access.view for access in snapshot.prepared.accesses if access.loaded]
