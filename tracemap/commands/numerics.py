@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,29 +19,15 @@ from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, Text, join_names
-from tracemap.kernels.model import (
-    BadNumber,
-    Culprit,
-    NumericError,
-    Numerics,
-    OutputDeparture,
-    OutputStatistics,
-    SiteNumerics,
-    Verdict,
-)
-from tracemap.map.model import Outcome
+from tracemap.kernels.model import DOUBLE, KERNELS, Numerics
 from tracemap.options.kernels import NumericsOptions
 from tracemap.options.measure import CallOptions, call_of
 
 if TYPE_CHECKING:
-    from tracemap.kernels.numerics import CheckedDispatch, KernelSet, Samples
+    from tracemap.kernels.numerics import KernelSet, Samples
+    from tracemap.kernels.program_numerics import ObservedRun, Pairing
     from tracemap.map.bundle import Bundle
-    from tracemap.map.model import Site, TraceGraph
-
-DOUBLE: Final = "f64"
-_LEAST_DEPARTURE: Final = 2.0**-15
-"""Relative difference of two single-precision programs that no rounding of deep models explains."""
+    from tracemap.map.model import TraceGraph
 
 
 def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_progress) -> Numerics:
@@ -56,47 +39,20 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
         ProgramFailed: the program failed, or its memory cannot be read.
         ToolMissing: the runtime is not installed, or the hook's library was not built.
     """
+    from tracemap.kernels.program_numerics import assess, keep_numerics
+
     other = None if options.against in ("", DOUBLE) else _other_bundle(options.against)
     progress(f"running {bundle.path.name}")
     reference = None if other is None else _kernels(other)
     observed = _observed(bundle, _kernels(bundle), options, reference, samples=other is not None)
-    pairing = _NO_PAIRING if other is None else _pairing(other, bundle)
-    sites = tuple(_sites(observed, pairing))
-    first_bad = tuple(_first_bad(observed))
-    nans = [bad for bad in first_bad if bad.number.kind == "nan"]
-    suspects = [_wrong_site(site) for site in sites if site.verdict is Verdict.WRONG]
-    departures: Sequence[OutputDeparture] = ()
-    if other is not None:
-        progress(f"running {other.path.name}")
-        other_run = _observed(other, reference, options, None, samples=True)
-        compared = _Compared(observed, other_run, pairing)
-        in_both = {(bad.kernel, bad.number.lines) for bad in _first_bad(other_run)}
-        nans = [bad for bad in nans if (bad.kernel, bad.number.lines) not in in_both]
-        departures = compared.departures
-        suspects += compared.suspects
-    suspects += map(_bad_site, nans)
-    order = {(site.site, site.kernel): number for number, site in enumerate(sites)}
-    return Numerics(
-        module_sha256=bundle.graph.module.sha256,
-        function=observed.function,
-        against=options.against or "kernels",
-        culprit=min(suspects, key=lambda culprit: order[culprit.site, culprit.kernel], default=None),
-        sites=sites,
-        first_bad=first_bad,
-        departures=tuple(departures),
-        diagnostics=observed.diagnostics,
-    )
-
-
-def _wrong_site(site: SiteNumerics) -> Culprit:
-    return Culprit(site.site, site.kernel, site.ops, site.explanation or site.reason)
-
-
-def _bad_site(bad: BadNumber) -> Culprit:
-    place = ", ".join(map(str, bad.number.index))
-    of = f" of {join_names(list(bad.number.operands))}" if bad.number.operands else ""
-    kind = "a NaN" if bad.number.kind == "nan" else "an infinity"
-    return Culprit(bad.site, bad.kernel, bad.ops, f"{bad.number.operation} makes {kind} at [{place}]{of}")
+    if other is None:
+        found = assess(observed, options.against or KERNELS)
+        if not options.statistics:
+            keep_numerics(bundle, found)
+        return found
+    progress(f"running {other.path.name}")
+    other_run = _observed(other, reference, options, None, samples=True)
+    return assess(observed, options.against, other_run, _pairing(other, bundle))
 
 
 def has_failed(found: Numerics) -> bool:
@@ -121,61 +77,33 @@ def _kernels(bundle: Bundle) -> KernelSet | None:
 # ---- pairing
 
 
-@dataclass(frozen=True)
-class _Pairing:
-    """The ops of another bundle's model and of ours, by each other, and those of ours that were changed or added."""
-
-    other: TraceGraph | None
-    own_op: Mapping[str, str]
-    other_op: Mapping[str, str]
-    changed: frozenset[str]
-
-
-_NO_PAIRING: Final = _Pairing(None, {}, {}, frozenset())
-
-
-def _pairing(other: Bundle, own: Bundle) -> _Pairing:
+def _pairing(other: Bundle, own: Bundle) -> Pairing:
     from tracemap.commands.diff import matched_models
+    from tracemap.kernels.program_numerics import Pairing
 
     matches = matched_models(other, own)
     if matches is None:
         same: dict[str, str] = {op.id: op.id for op in own.graph.ops if op.id in other.graph.op_by_id}
-        return _Pairing(other.graph, same, same, frozenset())
+        return Pairing(other.graph, same, same, frozenset())
     other_op: dict[str, str] = {match.after: match.before for match in matches}
     edited = {match.after for match in matches if match.edited}
     changed = frozenset(op.id for op in own.graph.ops if op.id not in other_op) | edited
-    return _Pairing(other.graph, {match.before: match.after for match in matches}, other_op, changed)
+    return Pairing(other.graph, {match.before: match.after for match in matches}, other_op, changed)
 
 
 # ---- observing
 
 
-@dataclass(frozen=True)
-class _Observed:
-    """A run of a bundle: its dispatches, and the sites that each may belong to."""
-
-    bundle: Bundle
-    function: str
-    checked: Sequence[CheckedDispatch]
-    sites: Sequence[tuple[str, ...]]
-    diagnostics: tuple[Diagnostic, ...]
-    results: Sequence[Samples] = ()
-    """Samples of the function's results, to compare with another bundle's; empty for what has no file format."""
-
-    @property
-    def graph(self) -> TraceGraph:
-        return self.bundle.graph
-
-
 def _observed(
     bundle: Bundle, kernels: KernelSet | None, options: NumericsOptions, reference: KernelSet | None, *, samples: bool
-) -> _Observed:
+) -> ObservedRun:
     import numpy as np
 
     from tracemap.capture.calling import make_call
     from tracemap.capture.dispatches import observe_dispatches
     from tracemap.capture.outputs import RUN_TOOL, is_stored_as_array
     from tracemap.kernels.numerics import CheckSettings, DispatchChecks
+    from tracemap.kernels.program_numerics import ObservedRun
 
     if kernels is not None:
         check_runs_on_cpu(bundle, kernels.backends, "numerics")
@@ -183,7 +111,7 @@ def _observed(
         asked = CallOptions(**call_of(options))
         call = make_call(program_of(bundle, asked), asked, RUN_TOOL, folder)
         if kernels is None:
-            return _Observed(bundle, call.entry.name, (), (), ())
+            return ObservedRun(bundle, call.entry.name, (), (), ())
         settings = CheckSettings(
             calls=0 if options.statistics else options.calls,
             accumulated=options.against == DOUBLE,
@@ -197,7 +125,7 @@ def _observed(
         ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
         results = [_samples_of(target) if keep else np.zeros(0) for target, keep in zip(targets, kept, strict=True)]
     sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
-    return _Observed(bundle, call.entry.name, checks.checked, sites, diagnostics, results)
+    return ObservedRun(bundle, call.entry.name, checks.checked, sites, diagnostics, results)
 
 
 def _samples_of(file: Path) -> Samples:
@@ -220,235 +148,6 @@ def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[s
         text = f"this lists kernels, not dispatch sites, since these are unknown: {error}"
         return [()] * len(kernels), (Diagnostic("sites-unknown", text),)
     return [order.kinds[number].sites for number in order.numbers], ()
-
-
-# ---- sites
-
-
-def _sites(observed: _Observed, pairing: _Pairing) -> Iterable[SiteNumerics]:
-    groups: dict[tuple[Text, str], list[CheckedDispatch]] = {}
-    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
-        groups.setdefault((sites[0] if len(sites) == 1 else UNKNOWN, dispatch.kernel), []).append(dispatch)
-    for (site, kernel), dispatches in groups.items():
-        yield _site(observed.graph, pairing, site, kernel, dispatches)
-
-
-def _site(
-    graph: TraceGraph, pairing: _Pairing, site: Text, kernel: str, dispatches: Sequence[CheckedDispatch]
-) -> SiteNumerics:
-    compared = [dispatch for dispatch in dispatches if dispatch.verdict is not Verdict.NOT_VERIFIED]
-    wrong = [dispatch for dispatch in compared if dispatch.verdict is Verdict.WRONG]
-    shown = (wrong or compared or dispatches)[0]
-    members = _members(graph, site, kernel)
-    suspects = [op for op in _ops_of_lines(graph, kernel, shown.suspects) if op in members]
-    if pairing.other is not None:
-        # A fault may have made these superfluous, so that they run in no dispatch now.
-        theirs = {member.op for own in _sites_of(pairing.other, kernel) for member in own.members}
-        others = [op for op in _ops_of_lines(pairing.other, kernel, shown.other_suspects) if op in theirs]
-        suspects += [pairing.own_op[op] for op in others if op in pairing.own_op]
-    return SiteNumerics(
-        site=site,
-        kernel=kernel,
-        calls=len(dispatches),
-        checked=len(compared),
-        verdict=shown.verdict,
-        reason=shown.reason,
-        isolated=_largest([dispatch.isolated for dispatch in dispatches]),
-        accumulated=_largest([dispatch.accumulated for dispatch in dispatches]),
-        wrong=shown.wrong,
-        ops=tuple(dict.fromkeys([*suspects, *members])),
-        explanation=shown.explanation,
-        outputs=_merged([dispatch.outputs for dispatch in dispatches]),
-    )
-
-
-def _members(graph: TraceGraph, site: Text, kernel: str) -> list[str]:
-    """The ops in a dispatch site, the root first; those of all sites of a kernel if the site is unknown."""
-    known = [graph.site_by_id[str(site)]] if site in graph.site_by_id else _sites_of(graph, kernel)
-    members = [member for own in known for member in sorted(own.members, key=lambda member: not member.root)]
-    return list(dict.fromkeys(member.op for member in members))
-
-
-def _sites_of(graph: TraceGraph, kernel: str) -> list[Site]:
-    known = graph.kernel_by_name.get(kernel)
-    return [] if known is None else [graph.site_by_id[site] for site in known.sites]
-
-
-def _ops_of_lines(graph: TraceGraph, kernel: str, lines: Sequence[int]) -> list[str]:
-    known = graph.kernel_by_name.get(kernel)
-    steps = {} if known is None else {step.line: step.ops for step in known.steps}
-    return [op for line in lines for op in steps.get(line, ())]
-
-
-def _largest(errors: Iterable[NumericError | None]) -> NumericError | None:
-    known = [error for error in errors if error is not None]
-    if not known:
-        return None
-    return NumericError(
-        max_ulps=_most(error.max_ulps for error in known),
-        max_abs=max(error.max_abs for error in known),
-        max_rel=_most(error.max_rel for error in known),
-        rms_rel=_most(error.rms_rel for error in known),
-        tolerance=max(error.tolerance for error in known),
-    )
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    return None if None in known else max(value for value in known if value is not None)
-
-
-def _merged(calls: Sequence[tuple[OutputStatistics, ...]]) -> tuple[OutputStatistics, ...]:
-    """Statistics of each output over all calls; of the first call if the outputs differ."""
-    if any([output.type for output in call] != [output.type for output in calls[0]] for call in calls):
-        return calls[0]
-    return tuple(map(_merge, zip(*calls, strict=True)))
-
-
-def _merge(outputs: Sequence[OutputStatistics]) -> OutputStatistics:
-    def over(choose: Callable[[list[float]], float], name: str) -> float | None:
-        values = [value for output in outputs if (value := getattr(output, name)) is not None]
-        return choose(values) if values else None
-
-    first = outputs[0]
-    return OutputStatistics(
-        binding=first.binding,
-        type=first.type,
-        elements=sum(output.elements for output in outputs),
-        least=over(min, "least"),
-        largest=over(max, "largest"),
-        mean=over(lambda values: math.fsum(values) / len(values), "mean"),
-        zeros=sum(output.zeros for output in outputs),
-        subnormals=sum(output.subnormals for output in outputs),
-        nans=sum(output.nans for output in outputs),
-        infinities=sum(output.infinities for output in outputs),
-    )
-
-
-def _first_bad(observed: _Observed) -> Iterable[BadNumber]:
-    seen: set[str] = set()
-    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
-        for number in dispatch.bad:
-            if number.kind in seen:
-                continue
-            seen.add(number.kind)
-            site = sites[0] if len(sites) == 1 else UNKNOWN
-            members = _members(observed.graph, site, dispatch.kernel)
-            ops = [op for op in _ops_of_lines(observed.graph, dispatch.kernel, number.lines) if op in members]
-            yield BadNumber(site, dispatch.kernel, tuple(dict.fromkeys([*ops, *members])), number)
-
-
-# ---- another bundle
-
-
-_Outputs = Mapping[tuple[str, int, int], "tuple[str, Samples, int]"]
-"""Samples of an output with its site and number of elements, by root op, call of the op, and output."""
-
-
-class _Compared:
-    """A run next to that of another bundle: outputs of sites whose root ops match.
-
-    Attributes:
-        departures: the compared outputs, in the order of execution.
-        suspects: the first site that departs, or one before it that was changed and could not be compared.
-    """
-
-    def __init__(self, observed: _Observed, other: _Observed, pairing: _Pairing) -> None:
-        self._graph, self._changed = observed.graph, pairing.changed
-        self._order = list(dict.fromkeys(sites[0] for sites in observed.sites if len(sites) == 1))
-        of_other = _outputs_by_op(other)
-        self.departures: list[OutputDeparture] = []
-        for (op, call, output), (site, samples, elements) in _outputs_by_op(observed).items():
-            pair = of_other.get((pairing.other_op.get(op, ""), call, output))
-            if pair is not None and pair[2] == elements and samples.size:
-                found = _departure(site, self._ops(site), pair[0], elements, samples, pair[1])
-                self.departures.append(found)
-        self.suspects = list(self._suspects()) or list(self._unmatched(observed, other))
-
-    def _ops(self, site: str) -> tuple[str, ...]:
-        members = _members(self._graph, site, "")
-        return tuple(sorted(members, key=lambda op: op not in self._changed))
-
-    def _suspects(self) -> Iterable[Culprit]:
-        by_site = {departure.site: departure for departure in reversed(self.departures)}
-        order = self._order
-        first = next((number for number, site in enumerate(order) if site in by_site and by_site[site].departs), None)
-        if first is None:
-            return
-        departing = by_site[order[first]]
-        changed = [site for site in order[:first] if site not in by_site and set(self._ops(site)) & self._changed]
-        is_local = set(departing.ops) & self._changed
-        site = departing.site if is_local or not changed else changed[0]
-        reason = f"its output differs by {departing.rms_rel:.1e} of its size from the other bundle's"
-        if site != departing.site:
-            reason = (
-                f"it was changed, and the output of {departing.site}, which follows, differs from the other bundle's"
-            )
-        yield self._culprit(site, reason)
-
-    def _unmatched(self, observed: _Observed, other: _Observed) -> Iterable[Culprit]:
-        """The first changed site that could not be compared, if a result of the function departs."""
-        if not any(starmap(_departs, zip(observed.results, other.results, strict=False))):
-            return
-        compared = {departure.site for departure in self.departures}
-        left = [site for site in self._order if site not in compared] or self._order[-1:]
-        reason = "the function's result differs from the other bundle's, which has no such dispatch to compare"
-        for site in sorted(left, key=lambda site: not set(self._ops(site)) & self._changed)[:1]:
-            yield self._culprit(site, reason)
-
-    def _culprit(self, site: str, reason: str) -> Culprit:
-        ops = self._ops(site)
-        if not set(ops) & self._changed:
-            ops = (*self._without_site(), *ops)
-        return Culprit(site, self._graph.site_by_id[site].kernel, ops, reason)
-
-    def _without_site(self) -> tuple[str, ...]:
-        """Changed ops that run in no dispatch: constants, and what the compiler folded or removed."""
-        return tuple(
-            op.id
-            for op in self._graph.ops
-            if op.id in self._changed
-            and op.outcome is not Outcome.STRUCTURAL
-            and not self._graph.sites_of_op.get(op.id)
-        )
-
-
-def _outputs_by_op(observed: _Observed) -> _Outputs:
-    calls: dict[str, int] = {}
-    found: dict[tuple[str, int, int], tuple[str, Samples, int]] = {}
-    for dispatch, sites in zip(observed.checked, observed.sites, strict=True):
-        if len(sites) != 1 or (root := observed.graph.site_by_id[sites[0]].root) is None:
-            continue
-        call = calls[root.op] = calls.get(root.op, -1) + 1
-        if len(dispatch.outputs) == len(dispatch.samples):
-            for number, (output, samples) in enumerate(zip(dispatch.outputs, dispatch.samples, strict=True)):
-                found[root.op, call, number] = (sites[0], samples, output.elements)
-    return found
-
-
-def _departs(values: Samples, right: Samples) -> bool:
-    return values.size == right.size and _departure("", (), "", values.size, values, right).departs
-
-
-def _departure(
-    site: str, ops: tuple[str, ...], other_site: str, elements: int, values: Samples, right: Samples
-) -> OutputDeparture:
-    import numpy as np
-
-    both = np.isfinite(values) & np.isfinite(right)
-    signal = float(np.mean(np.square(right[both]))) if both.any() else 0.0
-    noise = float(np.mean(np.square(values[both] - right[both]))) if both.any() else 0.0
-    same_specials = np.array_equal(values[~both], right[~both], equal_nan=True)
-    relative = math.sqrt(noise / signal) if signal else 0.0 if not noise else 1.0
-    return OutputDeparture(
-        site=site,
-        ops=ops,
-        other_site=other_site,
-        elements=elements,
-        snr_db=10 * math.log10(signal / noise) if signal and noise else None,
-        rms_rel=relative,
-        departs=relative > _LEAST_DEPARTURE or not same_specials,
-    )
 
 
 # ---- command line

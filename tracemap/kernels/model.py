@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from tracemap.core.codec import Count, Document, Record
 from tracemap.core.diagnostics import Diagnostic
@@ -265,6 +265,11 @@ class Tune(Document, frozen=True, kw_only=True):
 
 
 # ---- numerics
+
+KERNELS: Final = "kernels"
+"""Results are compared with each kernel's own reference."""
+DOUBLE: Final = "f64"
+"""Results are also compared with a double-precision run of the program."""
 
 
 class Verdict(StrEnum):

@@ -73,6 +73,7 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 #     compiled.json  compile times
 #     timing.json    the compiler's time by kernel and pass, with `build --timing`
 #     estimates.json estimated costs of kernels, once a command needed them
+#     numerics.json  errors of the dispatches, once `numerics` ran
 #     remarks.json   the compiler's remarks, with `build --remarks`
 #     literals/      long literals of these texts, such as weights, by the names that replace them there
 #     runs/          runs recorded without another target
@@ -87,6 +88,7 @@ TIMING_NAME = "timing.json"
 ESTIMATES_NAME = "estimates.json"
 REMARKS_NAME = "remarks.json"
 MEMORY_NAME = "memory.json"
+NUMERICS_NAME = "numerics.json"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
@@ -302,19 +304,7 @@ class Bundle:
             return StoredEstimates()
 
     def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
-        """Read a document next to the map; `check` raises ValueError if it does not fit the map."""
-        file = path_in_bundle(self.path, name)
-        try:
-            document = decode_document(read_stored_file(file, BundleInvalid), kind)
-            check(document)
-        except OtherVersion as error:
-            version = next(info.default for info in fields(kind) if info.name == "schema_version")
-            raise BundleVersion(
-                f"{file}: version {error.version}, expected {version}; build the bundle again"
-            ) from error
-        except ValueError as error:
-            raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
-        return document
+        return read_document(path_in_bundle(self.path, name), kind, check)
 
     def kept_call(self) -> StoredCall | None:
         """The inputs and parameters that the bundle keeps; None if it keeps none.
@@ -381,6 +371,24 @@ def path_in_bundle(bundle: Path, name: str) -> Path:
     """
     check_link_stays_within(bundle / name, bundle, BundleInvalid)
     return bundle / name
+
+
+def read_document(file: Path, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
+    """Read a document of a bundle; `check` raises ValueError if it does not fit the map.
+
+    Raises:
+        BundleInvalid: the file is damaged.
+        BundleVersion: it has another format version.
+    """
+    try:
+        document = decode_document(read_stored_file(file, BundleInvalid), kind)
+        check(document)
+    except OtherVersion as error:
+        version = next(info.default for info in fields(kind) if info.name == "schema_version")
+        raise BundleVersion(f"{file}: version {error.version}, expected {version}; build the bundle again") from error
+    except ValueError as error:
+        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+    return document
 
 
 def is_bundle(path: Path) -> bool:
