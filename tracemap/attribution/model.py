@@ -108,10 +108,25 @@ class OpCost(Record, frozen=True):
     per_invocation: PerInvocation
 
 
+class Errors(Record, frozen=True):
+    """Errors of floats that dispatches write, in whole units of the last place; the largest of several.
+
+    `isolated_ulps`: on the inputs that the dispatch had; `accumulated_ulps`: against a double-precision run of the
+    program. Both are rounded up, and unknown if nothing was compared.
+    """
+
+    isolated_ulps: Integer = UNKNOWN
+    accumulated_ulps: Integer = UNKNOWN
+
+
+UNKNOWN_ERRORS: Final = Errors()
+
+
 class OpResult(Record, frozen=True):
     """An op in a dispatch, or with a transfer that ran: number of calls, and cost by metric name.
 
-    `name`, `file` and `line` come from the map. `calls` is unknown if the runs have only samples.
+    `name`, `file` and `line` come from the map. `calls` is unknown if the runs have only samples. `errors`: the largest
+    of its dispatches, as `tracemap numerics` found them.
     """
 
     op: OpId
@@ -120,6 +135,7 @@ class OpResult(Record, frozen=True):
     line: Integer
     calls: Integer
     metrics: Mapping[str, OpCost]
+    errors: Errors = UNKNOWN_ERRORS
 
 
 class MemberShare(Record, frozen=True):
@@ -215,6 +231,7 @@ class SiteResult(PlaceResult):
     site: str
     assumed_sizes: bool
     equal_members: bool
+    errors: Errors = UNKNOWN_ERRORS
     nobody: Mapping[str, int] = field(default_factory=dict)
     """The cost of kernel code that belongs to no op, by metric."""
 

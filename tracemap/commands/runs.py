@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.join.schedule_nfa import LaunchOrder
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
+    from tracemap.kernels.model import Culprit
     from tracemap.machine.images import Image
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
@@ -402,7 +403,7 @@ def open_and_join_runs(
         images = partial(_images_of, bundle)
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
             request = attribution_request(bundle, resolved, options, images, details)
-            yield BundleAttribution(bundle, attribute(request)), resolved
+            yield BundleAttribution(bundle, _with_errors(bundle, attribute(request))), resolved
 
 
 _OR_WITHOUT: Final = "or leave out the data flow with --no-data-flow"
@@ -544,6 +545,38 @@ def attribution_request(
         keep=partial(_keep_estimates, bundle),
         numbers=partial(constants_by_site, bundle, opened),
     )
+
+
+def _with_errors(bundle: Bundle, attribution: Attribution) -> Attribution:
+    """The attribution with the errors that `tracemap numerics` stored for the function of the runs."""
+    from tracemap.map.bundle import NUMERICS_NAME, path_in_bundle
+
+    if not path_in_bundle(bundle.path, NUMERICS_NAME).exists():
+        return attribution
+    from tracemap.attribution.model import Errors
+    from tracemap.attribution.numeric_errors import with_errors
+    from tracemap.kernels.program_numerics import kept_numerics, largest_ulps
+
+    found = kept_numerics(bundle)
+    if found is None or attribution.run.function != found.function:
+        return attribution
+    errors: dict[str, Errors] = {}
+    for result in found.sites:
+        own = Errors(largest_ulps(result.isolated), largest_ulps(result.accumulated))
+        kernel = bundle.graph.kernel_by_name.get(result.kernel)
+        sites = (result.site,) if isinstance(result.site, str) else kernel.sites if kernel is not None else ()
+        errors.update(dict.fromkeys(sites, own))
+    added = with_errors(attribution, errors)
+    if found.culprit is None:
+        return added
+    return replace(added, diagnostics=(*added.diagnostics, _wrong_results(bundle, found.culprit)))
+
+
+def _wrong_results(bundle: Bundle, culprit: Culprit) -> Diagnostic:
+    place = culprit.site if isinstance(culprit.site, str) else culprit.kernel
+    op = f"{culprit.ops[0]} in " if culprit.ops else ""
+    text = f"the program computes wrong results, first by {op}{place}: see `tracemap numerics {bundle.path.name}`"
+    return Diagnostic("wrong-results", text)
 
 
 def _keep_estimates(bundle: Bundle, estimates: StoredEstimates) -> None:

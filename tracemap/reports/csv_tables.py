@@ -222,6 +222,7 @@ TABLE_COLUMNS: Final = {
     **dict.fromkeys(("per_invocation_median", "per_invocation_median_low", "per_invocation_median_high"), int),
     **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
     **dict.fromkeys(("likely_low", "likely_high", "uncertain"), int),
+    **dict.fromkeys(("error_ulps", "accumulated_ulps"), int),
 }
 """Columns of the table of ops, and the types of their cells."""
 
@@ -251,13 +252,13 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
         cells = [without_controls(value) if isinstance(value, str) else value for value in values]
         for name, cost in result.metrics.items():
             spread, likely = astuple(cost.per_invocation), (cost.likely_low, cost.likely_high, int(cost.uncertain))
-            figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *likely)
+            figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *likely, *astuple(result.errors))
             yield [*cells, result.calls, without_controls(name), *metric_cells[name], *figures]
     # The reason is in the column of names and events are in that of calls, so that columns add up to the whole run.
     for row in attribution.unattributed:
         for name, value in row.metrics.items():
             reason_cells = [row.reason.value, *[UNKNOWN] * 7, row.events]
-            yield [UNKNOWN, *reason_cells, without_controls(name), *metric_cells[name], value, *[UNKNOWN] * 12]
+            yield [UNKNOWN, *reason_cells, without_controls(name), *metric_cells[name], value, *[UNKNOWN] * 14]
 
 
 def _known(cells: Cells) -> list[int | str]:

@@ -13,6 +13,7 @@ from tracemap.attribution.model import (
     Advice,
     Attribution,
     Disagreement,
+    Errors,
     MetricTotal,
     OpResult,
     Overhead,
@@ -139,6 +140,7 @@ class ShownSiteResult(Record, frozen=True):
         Meta(description="Workers times wall time, over CPU time, in percent: 100 if all workers always worked."),
     ]
     metrics: Mapping[str, SiteCost]
+    errors: Errors
     slowest: Annotated[tuple[SlowCall, ...], Meta(description="The slowest single calls, the slowest first.")]
 
 

@@ -181,7 +181,8 @@ class Attribution(model.Attribution, AsTable):
     def _columns(self) -> Columns:
         """One row per op with a cost; two columns per metric: the share and the inclusive cost.
 
-        `gain_ns`: time that an invocation saves if the op is twice as fast, with its interval.
+        `gain_ns`: time that an invocation saves if the op is twice as fast, with its interval. `error_ulps` and
+        `accumulated_ulps`: errors of the op's dispatches, if `tracemap.numerics` stored them in the bundle.
         """
         costed = self._costed()
         by_id = costed.graph.op_by_id
@@ -206,6 +207,10 @@ class Attribution(model.Attribution, AsTable):
             columns["gain_ns"] = [gain.saved_ns if gain else None for gain in of_ops]
             columns["gain_low_ns"] = [gain.before_ns - gain.high_ns if gain else None for gain in of_ops]
             columns["gain_high_ns"] = [gain.before_ns - gain.low_ns if gain else None for gain in of_ops]
+        errors = [result.errors for result in self.ops]
+        if any(error != model.UNKNOWN_ERRORS for error in errors):
+            columns["error_ulps"] = [cell_of(error.isolated_ulps) for error in errors]
+            columns["accumulated_ulps"] = [cell_of(error.accumulated_ulps) for error in errors]
         return columns
 
     def _repr_html_(self) -> str:

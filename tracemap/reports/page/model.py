@@ -443,10 +443,17 @@ class GainRow(Record, frozen=True, array_like=True):
     reason: str
 
 
+class ErrorRow(Record, frozen=True, array_like=True):
+    """Largest errors in units of the last place: of the dispatch alone, and accumulated from the start."""
+
+    isolated_ulps: Integer
+    accumulated_ulps: Integer
+
+
 class OpRow(Record, frozen=True, array_like=True):
     """A row of the table of ops. For ops that were not measured, `calls` is unknown and `costs` empty.
 
-    `node` is the name of the op's ONNX node, with its scope; else empty.
+    `node` is the name of the op's ONNX node, with its scope; else empty. `errors`: None if nothing was compared.
     """
 
     id: str
@@ -464,6 +471,7 @@ class OpRow(Record, frozen=True, array_like=True):
     costs: tuple[OpCostRow, ...]
     node: str = ""
     gain: GainRow | None = None
+    errors: ErrorRow | None = None
 
 
 class MemberRow(Record, frozen=True, array_like=True):
@@ -503,6 +511,7 @@ class SiteRow(Record, frozen=True, array_like=True):
         remarks: how the cost was split.
         tiles: workgroups of all calls.
         slowest_ns: time of the slowest call.
+        errors: None if nothing was compared.
     """
 
     id: str
@@ -519,6 +528,7 @@ class SiteRow(Record, frozen=True, array_like=True):
     slowest_ns: Integer
     slowest_calls: tuple[SlowCallRow, ...]
     costs: tuple[SiteCostRow, ...]
+    errors: ErrorRow | None = None
 
 
 class ScopeRow(Record, frozen=True, array_like=True):

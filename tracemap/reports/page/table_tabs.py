@@ -12,7 +12,14 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.call_statistics import SiteCorrelations
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult
+from tracemap.attribution.model import (
+    UNATTRIBUTED_TEXTS,
+    UNKNOWN_ERRORS,
+    Errors,
+    OpCost,
+    SiteCost,
+    SiteResult,
+)
 from tracemap.attribution.timeline import Excerpt
 from tracemap.attribution.what_if import Gain
 from tracemap.core.codec import record_from
@@ -23,6 +30,7 @@ from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, OpOccurrence, add_c
 from tracemap.reports.escaping import as_shown, file_line, or_dash, short_name
 from tracemap.reports.page.model import (
     CallCorrelations,
+    ErrorRow,
     GainRow,
     LineLink,
     MemberRow,
@@ -325,7 +333,12 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         costs=tuple([_op_cost(result.metrics[metric.name]) for metric in costed.metrics]) if result else (),
         node=op.node,
         gain=_gain_row(costed.gain_of_op(op.id)),
+        errors=_error_row(result.errors) if result else None,
     )
+
+
+def _error_row(errors: Errors) -> ErrorRow | None:
+    return None if errors == UNKNOWN_ERRORS else record_from(ErrorRow, errors)
 
 
 def _gain_row(gain: Gain | None) -> GainRow | None:
@@ -380,6 +393,7 @@ def _site_row(costed: MapCosts, site: Site, result: SiteResult | None) -> SiteRo
         slowest_ns=result.slowest[0].time_ns if result and result.slowest else UNKNOWN,
         slowest_calls=tuple(record_from(SlowCallRow, call) for call in result.slowest) if result else (),
         costs=tuple(_site_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
+        errors=_error_row(result.errors) if result else None,
     )
 
 

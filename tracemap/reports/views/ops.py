@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from tracemap.attribution.model import (
     MOST_SLOWEST,
+    Errors,
     OpCost,
     OpResult,
     PerInvocation,
@@ -21,6 +22,7 @@ from tracemap.attribution.model import (
     TransferResult,
     slowness_key,
 )
+from tracemap.attribution.numeric_errors import largest_errors
 from tracemap.attribution.what_if import Gain
 from tracemap.core.units import Unknown, sum_of
 from tracemap.map.model import Op
@@ -42,7 +44,7 @@ LOW_END: Final = "likely_low"
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 45, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
 LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_BOUNDS = 80, 81, 82
-LEAVE_PASSES, LEAVE_GAIN, LEAVE_OVERHEAD = 55, 40, 58
+LEAVE_PASSES, LEAVE_GAIN, LEAVE_OVERHEAD, LEAVE_ERROR = 55, 40, 58, 30
 PASS: Final = Column("pass", "pass", leave=LEAVE_SCOPE + 1, least=8)
 
 GAIN: Final = Column("gain", "gain if 2x", PERCENT, leave=LEAVE_GAIN)
@@ -54,6 +56,35 @@ _LINE = Column("line", "line", leave=LEAVE_LINE, least=12)
 _PYTHON = Column("python", "python", leave=LEAVE_PYTHON, least=12)
 _NAME = Column("name", "name", least=12)
 _SCOPE = Column("scope", "scope", leave=LEAVE_SCOPE, least=8)
+
+
+def error_columns(costed: MapCosts) -> tuple[Column, ...]:
+    """The largest errors of the dispatches of a row; shown if `tracemap numerics` found any."""
+    known = [result.errors for result in costed.site_results.values()]
+    return (
+        Column("error", "error ulps", "count", leave=LEAVE_ERROR, usual=any(map(_has_isolated, known))),
+        Column("accumulated", "accumulated ulps", "count", leave=LEAVE_ERROR, usual=any(map(_has_accumulated, known))),
+    )
+
+
+def _has_isolated(errors: Errors) -> bool:
+    return isinstance(errors.isolated_ulps, int)
+
+
+def _has_accumulated(errors: Errors) -> bool:
+    return isinstance(errors.accumulated_ulps, int)
+
+
+def error_cells(errors: Iterable[Errors]) -> Mapping[str, Cell]:
+    """The cells of `error_columns`: the largest of several errors."""
+    largest = largest_errors(errors)
+    return {"error": known_cell(largest.isolated_ulps), "accumulated": known_cell(largest.accumulated_ulps)}
+
+
+def errors_of_ops(costed: MapCosts, ops: Iterable[Op]) -> Mapping[str, Cell]:
+    """The cells of `error_columns` for ops."""
+    results = (costed.op_results.get(op.id) for op in ops)
+    return error_cells(result.errors for result in results if result is not None)
 
 
 def pass_columns(costs: Costs) -> tuple[Column, ...]:
@@ -94,6 +125,7 @@ def by_op(costed: MapCosts, costs: Costs) -> View:
         costs.of_first("inclusive", "inclusive", LEAVE_INCLUSIVE),
         *GAINS,
         costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
+        *error_columns(costed),
         costs.of_first("low", "low", LEAVE_BOUNDS),
         costs.of_first("high", "high", LEAVE_BOUNDS),
     )
@@ -122,6 +154,7 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         "low": cost.low,
         "high": cost.high,
         **gain_cells(costed.gain_of_op(op.id)),
+        **error_cells([result.errors]),
         **_known(cost.per_invocation),
         **_likely(cost),
     }
@@ -158,6 +191,7 @@ def by_line(costed: MapCosts, costs: Costs) -> View:
         *costs.columns(),
         *pass_columns(costs),
         costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
+        *error_columns(costed),
     )
     rows = []
     for ops in _grouped(costed, lambda op: (op.file, op.line)).values():
@@ -175,7 +209,12 @@ def overhead_cell(costed: MapCosts, ops: Iterable[Op]) -> Mapping[str, Cell]:
 
 def by_name(costed: MapCosts, costs: Costs) -> View:
     """A row per name of ops: the sum of their costs."""
-    columns = (Column("name", "name", least=12), _OPS, *costs.columns(), *pass_columns(costs))
+    columns = (
+        *(Column("name", "name", least=12), _OPS),
+        *costs.columns(),
+        *pass_columns(costs),
+        *error_columns(costed),
+    )
     groups = _grouped(costed, lambda op: op.name).values()
     rows = [{"name": without_dialect(ops[0].name), **_sum_cells(costed, costs, ops)} for ops in groups]
     return View("name", columns, rows, costs.first.name)
@@ -199,7 +238,13 @@ def _sum_cells(costed: MapCosts, costs: Costs, ops: Iterable[Op]) -> Row:
         amounts.update(attributed)
         passes.update(costed.passes_of(op, costs.first.name))
         weights[op] = attributed[costs.first.name]
-    return {"names": names_of(weights), "ops": len(weights), **costs.cells(amounts), **pass_cells(passes)}
+    return {
+        "names": names_of(weights),
+        "ops": len(weights),
+        **costs.cells(amounts),
+        **pass_cells(passes),
+        **errors_of_ops(costed, weights),
+    }
 
 
 def names_of(weights: Mapping[Op, int]) -> str:
@@ -253,6 +298,7 @@ def by_site(costed: MapCosts, costs: Costs) -> View:
         Column("slowest", f"slowest {_clock_of_slowest(costed)}", "ns", "/call", leave=_LEAVE_SPREAD + 2),
         Column("imbalance", "imbalance", "count", leave=_LEAVE_SPREAD),
         Column("tiles", "tiles", "count", "/call", leave=_LEAVE_SPREAD + 1),
+        *error_columns(costed),
     )
     rows = [
         {
@@ -263,6 +309,7 @@ def by_site(costed: MapCosts, costs: Costs) -> View:
             **_workers(result),
             **_spread(result, costs),
             **_cost(result, costs),
+            **(error_cells([result.errors]) if isinstance(result, SiteResult) else {}),
         }
         for work, result in costed.results.items()
     ]
@@ -341,6 +388,7 @@ def by_kernel(costed: MapCosts, costs: Costs) -> View:
         Column("sites", "sites", "count", leave=LEAVE_CALLS),
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
+        *error_columns(costed),
     )
     groups: dict[Cell, list[str]] = defaultdict(list)
     for work in costed.results:
@@ -356,4 +404,11 @@ def _kernel_cells(costed: MapCosts, costs: Costs, works: Sequence[str]) -> Row:
     sites = [costed.graph.site_by_id[work] for work in works if work in costed.graph.site_by_id]
     root = next((costed.graph.op_by_id[site.root.op].name for site in sites if site.root), "")
     calls = sum_of([costed.results[work].calls for work in works])
-    return {"root": root, "sites": len(works), "calls": known_cell(calls), **costs.cells(amounts)}
+    errors = [costed.site_results[work].errors for work in works if work in costed.site_results]
+    return {
+        "root": root,
+        "sites": len(works),
+        "calls": known_cell(calls),
+        **costs.cells(amounts),
+        **error_cells(errors),
+    }

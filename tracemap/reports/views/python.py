@@ -25,6 +25,8 @@ from tracemap.reports.views.ops import (
     LEAVE_OVERHEAD,
     LEAVE_SCOPE,
     and_more,
+    error_columns,
+    errors_of_ops,
     gain_cells,
     names_of,
     pass_cells,
@@ -53,7 +55,7 @@ class _Sum:
         self.amounts.update(reached.attributed)
         self.passes[pass_of(reached.scope)] += reached.attributed.get(metric, 0)
 
-    def row(self, costs: Costs) -> Row:
+    def row(self, costed: MapCosts, costs: Costs) -> Row:
         """The cells that all views have in common."""
         return {
             "line": file_line(self.frame.file, self.frame.line) if self.frame else NOWHERE,
@@ -62,6 +64,7 @@ class _Sum:
             "ops": len(self.ops),
             **costs.cells(self.amounts),
             **pass_cells(self.passes),
+            **errors_of_ops(costed, self.ops),
         }
 
 
@@ -94,6 +97,7 @@ def by_python(costed: MapCosts, costs: Costs) -> View:
         *costs.columns(),
         costs.of_first("inclusive", "inclusive", LEAVE_LINE),
         *pass_columns(costs),
+        *error_columns(costed),
     )
     metric = costs.first.name
     own, inclusive = _Lines(), _Lines()
@@ -103,7 +107,9 @@ def by_python(costed: MapCosts, costs: Costs) -> View:
         for frame in {(frame.file, frame.line): frame for frame in reversed(frames)}.values() or [None]:
             own.at(frame)
             inclusive.at(frame).add(reached, metric)
-    rows = [{**line_sum.row(costs), "inclusive": inclusive[line].amounts[metric]} for line, line_sum in own.items()]
+    rows = [
+        {**line_sum.row(costed, costs), "inclusive": inclusive[line].amounts[metric]} for line, line_sum in own.items()
+    ]
     return View("Python line", columns, rows, costs.first.name)
 
 
@@ -123,6 +129,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
         *costs.columns(),
         *GAINS,
         *pass_columns(costs),
+        *error_columns(costed),
         costs.overhead(LEAVE_OVERHEAD, usual=costed.has_notable_overhead),
         _KERNELS,
     )
@@ -147,7 +154,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
     rows = [
         LazyRow(
             {
-                **line_sum.row(costs),
+                **line_sum.row(costed, costs),
                 "line": line,
                 "function": functions[line],
                 **({OVERHEAD: overhead[line]} if overhead[line] else {}),
@@ -215,13 +222,21 @@ def _overhead_row(costed: MapCosts, row: Overhead) -> Row:
 
 def by_caller(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the user's Python that calls a shared helper or makes ops itself."""
-    columns = (Column("line", "caller", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns(), *pass_columns(costs))
+    columns = (
+        Column("line", "caller", least=17),
+        _FUNCTION,
+        _NAMES,
+        _OPS,
+        *costs.columns(),
+        *pass_columns(costs),
+        *error_columns(costed),
+    )
     stacks = [(reached, user_frames(costed.graph, reached.frames)) for reached in _measured(costed)]
     helpers = shared_helpers(frames for _, frames in stacks)
     sums = _Lines()
     for reached, frames in stacks:
         sums.at(caller_of(frames, helpers)).add(reached, costs.first.name)
-    rows = [line_sum.row(costs) for line_sum in sums.values()]
+    rows = [line_sum.row(costed, costs) for line_sum in sums.values()]
     return View("caller", columns, rows, costs.first.name)
 
 
@@ -279,6 +294,7 @@ def by_function(costed: MapCosts, costs: Costs) -> View:
         *costs.columns(),
         costs.of_first("inclusive", "inclusive", LEAVE_LINE),
         *pass_columns(costs),
+        *error_columns(costed),
     )
     metric = costs.first.name
     own, inclusive = defaultdict[tuple[str, str], _Sum](_Sum), Counter[tuple[str, str]]()
@@ -288,7 +304,7 @@ def by_function(costed: MapCosts, costs: Costs) -> View:
         for function in functions:
             inclusive[function] += reached.attributed.get(metric, 0)
     rows = [
-        {**own[function].row(costs), "function": function[0], "file": function[1], "inclusive": cost}
+        {**own[function].row(costed, costs), "function": function[0], "file": function[1], "inclusive": cost}
         for function, cost in inclusive.items()
     ]
     return View("function", columns, rows, metric)
@@ -316,6 +332,7 @@ def by_scope(costed: MapCosts, costs: Costs) -> View:
         *costs.columns(),
         costs.of_first("own", "own", LEAVE_INCLUSIVE),
         *pass_columns(costs),
+        *error_columns(costed),
     )
     inclusive, own = defaultdict[str, _Sum](_Sum), Counter[str]()
     for reached in _measured(costed):
@@ -325,7 +342,7 @@ def by_scope(costed: MapCosts, costs: Costs) -> View:
             inclusive["/".join(scope[:depth])].add(reached, costs.first.name)
         if not scope:
             inclusive[NO_SCOPE].add(reached, costs.first.name)
-    rows = [{**scope_sum.row(costs), SCOPE: scope, "own": own[scope]} for scope, scope_sum in inclusive.items()]
+    rows = [{**scope_sum.row(costed, costs), SCOPE: scope, "own": own[scope]} for scope, scope_sum in inclusive.items()]
     return View(SCOPE, columns, rows, costs.first.name, share=False)
 
 
@@ -357,9 +374,9 @@ def as_tree(rows: Sequence[Row]) -> list[Row]:
 
 def by_pass(costed: MapCosts, costs: Costs) -> View:
     """A row per pass of a training step, and one of the ops whose scopes tell none."""
-    columns = (Column("pass", "pass", least=8), _NAMES, _OPS, *costs.columns())
+    columns = (Column("pass", "pass", least=8), _NAMES, _OPS, *costs.columns(), *error_columns(costed))
     sums = defaultdict[str, _Sum](_Sum)
     for reached in _measured(costed):
         sums[pass_of(reached.scope) or "(no pass)"].add(reached, costs.first.name)
-    rows = [{**pass_sum.row(costs), "pass": name} for name, pass_sum in sums.items()]
+    rows = [{**pass_sum.row(costed, costs), "pass": name} for name, pass_sum in sums.items()]
     return View("pass", columns, rows, costs.first.name)

@@ -32,6 +32,7 @@ function opCard(op, selected) {
     const [, , , reason] = op.gain;
     card.append(make("div", "facts", "if 2x faster, the program gains " + (reason ? "nothing: " + reason : gainWords(op.gain))));
   }
+  if (op.errors) card.append(make("div", "facts", "largest error of its dispatches: " + errorText(op)));
   if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));
   if (cost.per_invocation) card.append(make("div", "facts", "single invocations" + spreadText(cost.per_invocation)));
   return card;
@@ -79,6 +80,7 @@ function siteCard(site, selected, mark) {
   }
   if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + (tilesOf(site) === 1 ? " tile per call" : " tiles per call"));
   if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
+  if (site.errors) facts.append(" · error " + errorText(site));
   card.append(facts);
   const slow = allUnpacked("SlowCallRow", site.slowest_calls);
   if (data.lengths[site.id]) card.append(histogramOfCalls(site, slow));

@@ -20,6 +20,18 @@ function gainCell(op) {
 }
 const gains = column("gain if 2x faster", (op) => op.gain?.[0] ?? null, gainCell, true, () => "of the program's time");
 
+// Largest errors of dispatches, which `tracemap numerics` found.
+const ULPS = ["of the dispatch alone, in units of the last place", "against double precision from the start, in units of the last place"];
+const errorColumns = (rows) => ["error ulps", "accumulated ulps"].flatMap((label, at) => {
+  const pick = (row) => row.errors?.[at] ?? null;
+  const cell = (row) => (pick(row) === null ? make("td", "num", "–") : numberCell(pick(row), "count"));
+  return rows.some((row) => pick(row) !== null) ? [column(label, pick, cell, true, () => ULPS[at])] : [];
+});
+function errorText(row) {
+  const [alone, whole] = row.errors;
+  return [isKnown(alone) ? alone + " ulps" : "", isKnown(whole) ? whole + " ulps accumulated" : ""].filter(Boolean).join(", ");
+}
+
 const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
 // Forward or backward, in training steps.
 const passColumns = data.ops.some((op) => op.pass_name) ? [text("pass", (op) => op.pass_name)] : [];
@@ -31,6 +43,7 @@ const opColumns = [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
     ...(data.ops.some((op) => op.gain) ? [gains] : []),
+    ...errorColumns(data.ops),
     ...(data.ops.some((op) => op.costs.some((cost) => cost[LIKELY])) ? [
       sums("from", (op) => costOf(op)?.likely?.[0]),
       sums("to", (op) => costOf(op)?.likely?.[1]),
@@ -87,6 +100,7 @@ const siteColumns = [
     costs("slowest/call", (site) => site.slowest_ns, (time) => numberCell(time, "ns")),
     column("imbalance", (site) => site.imbalance_percent, (site) => make("td", "num", isKnown(site.imbalance_percent) ? imbalanceText(site) : "–"), true),
     costs("tiles/call", tilesOf, (tiles) => numberCell(tiles, "count")),
+    ...errorColumns(data.sites),
   ] : []),
   text("function", (site) => site.function),
   text("path", (site) => site.path.join(" "), (site) => make("td", "", ...site.path.flatMap((id) => [link(id, ops.has(id) ? id : ""), " "]))),
