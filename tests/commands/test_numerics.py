@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Built
+import tracemap
+from tests.conftest import Built, Recorded
 from tests.gpu import OnGpu
 from tests.schemas import validator
 from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
+from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.kernels.model import Numerics
-from tracemap.map.bundle import load
+from tracemap.map.bundle import NUMERICS_NAME, load
 
 pytestmark = pytest.mark.skipif(
     not (FOLDER / LIBRARY_NAME).is_file(),
@@ -62,6 +65,18 @@ CENTRED = """  %g = tensor.empty() : tensor<8xf32>
 """
 
 
+@pytest.fixture(scope="module")
+def copied(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Copies a model's bundle, once: `numerics` stores its result there."""
+    folder = tmp_path_factory.mktemp("numerics")
+
+    def copy(model: str) -> Path:
+        bundle = folder / f"{model}.tracemap"
+        return bundle if bundle.exists() else Path(shutil.copytree(built(model), bundle))
+
+    return copy
+
+
 def build(text: str, folder: Path, name: str) -> Path:
     (folder / f"{name}.mlir").write_text(text, encoding="utf-8")
     check_cli("build", folder / f"{name}.mlir", "-o", folder / f"{name}.tracemap")
@@ -89,8 +104,8 @@ def with_status(*arguments: str | Path) -> tuple[int, Json]:
         *(pytest.param(name, marks=pytest.mark.long) for name in ("jax_mlp_train", "onnx_tinygpt", "torch_mlp")),
     ],
 )
-def test_a_right_program_has_no_finding(model: str, built: Built) -> None:
-    status, found = with_status(built(model), "--flagfile", f"flags/{model}.flags")
+def test_a_right_program_has_no_finding(model: str, copied: Built) -> None:
+    status, found = with_status(copied(model), "--flagfile", f"flags/{model}.flags")
     assert status == 0
     assert found["sites"]
     assert {site["verdict"] for site in found["sites"]} <= {"right", "not-verified"}
@@ -99,8 +114,8 @@ def test_a_right_program_has_no_finding(model: str, built: Built) -> None:
     assert found["first_bad"] == []
 
 
-def test_json_has_every_key(built: Built) -> None:
-    found = json_cli("numerics", built("hand_mlp"))
+def test_json_has_every_key(copied: Built) -> None:
+    found = json_cli("numerics", copied("hand_mlp"))
     validator("numerics").validate(found)
     assert set(found) == set(Numerics.__struct_fields__)
     assert found["against"] == "kernels"
@@ -175,9 +190,9 @@ def test_a_replaced_kernel_is_wrong_against_the_original(centred: Path, tmp_path
 
 
 @pytest.mark.long
-def test_an_op_whose_dispatch_has_no_counterpart_is_named(built: Built, tmp_path: Path) -> None:
+def test_an_op_whose_dispatch_has_no_counterpart_is_named(copied: Built, tmp_path: Path) -> None:
     """A fault that changes how ops are fused leaves nothing to compare but the results of the function."""
-    original = built("fx_mlp_linalg")
+    original = copied("fx_mlp_linalg")
     text = (SAMPLES / "models" / "fx_mlp_linalg.mlir").read_text(encoding="utf-8")
     changed = build(text.replace("arith.subf %in, %in_6", "arith.subf %in_6, %in"), tmp_path, "changed")
     status, found = with_status(changed, "--against", original)
@@ -189,30 +204,90 @@ def test_an_op_whose_dispatch_has_no_counterpart_is_named(built: Built, tmp_path
     assert found["culprit"]["ops"][0] == op.id
 
 
-def test_errors_accumulate(built: Built) -> None:
+def test_errors_accumulate(copied: Built) -> None:
     """The first dispatch has exact inputs, the last one those of the program."""
-    found = json_cli("numerics", built("hand_mlp"), "--against", "f64")
+    found = json_cli("numerics", copied("hand_mlp"), "--against", "f64")
     assert found["against"] == "f64"
     first, *_, last = found["sites"]
     assert first["accumulated"] == first["isolated"]
     assert last["accumulated"]["max_rel"] > last["isolated"]["max_rel"]
 
 
-def test_statistics_alone_compare_nothing(built: Built) -> None:
-    found = json_cli("numerics", built("hand_mlp"), "--statistics")
+def test_statistics_alone_compare_nothing(copied: Built) -> None:
+    found = json_cli("numerics", copied("hand_mlp"), "--statistics")
     assert {site["verdict"] for site in found["sites"]} == {"not-verified"}
     assert {site["reason"] for site in found["sites"]} == {"only statistics were requested"}
-    checked = json_cli("numerics", built("hand_mlp"))
+    checked = json_cli("numerics", copied("hand_mlp"))
     assert [site["outputs"] for site in found["sites"]] == [site["outputs"] for site in checked["sites"]]
 
 
-def test_the_same_program_has_the_same_numerics(built: Built) -> None:
-    first, second = (check_cli("numerics", built("hand_mlp"), "--format", "json") for _ in range(2))
+def test_the_same_program_has_the_same_numerics(copied: Built) -> None:
+    first, second = (check_cli("numerics", copied("hand_mlp"), "--format", "json") for _ in range(2))
     assert first == second
 
 
-def test_a_table_of_some_rows(built: Built) -> None:
-    shown = check_cli("numerics", built("hand_attention"), "--top", "2")
+# ---- next to costs
+
+
+def errors_of(result: tracemap.Attribution) -> dict[str, tuple[object, object]]:
+    return {site.site: (site.errors.isolated_ulps, site.errors.accumulated_ulps) for site in result.sites}
+
+
+def test_errors_are_next_to_costs(copied: Built, recorded: Recorded) -> None:
+    """The stored errors, rounded up, are those of each site, and the largest of an op, line and kernel."""
+    bundle, run = copied("hand_attention"), recorded("hand_attention")
+    found = json_cli("numerics", bundle, "--against", "f64")
+    result = tracemap.attribute(run, bundle)
+    expected = {
+        site["site"]: tuple(math.ceil(site[error]["max_ulps"]) for error in ("isolated", "accumulated"))
+        for site in found["sites"]
+    }
+    assert errors_of(result) == expected
+    columns = result._columns()
+    members = {site.id: [member.op for member in site.members] for site in load(bundle).graph.sites}
+    for op, error, accumulated in zip(columns["op"], columns["error_ulps"], columns["accumulated_ulps"], strict=True):
+        own = [expected[site] for site, ops in members.items() if op in ops and site in expected]
+        assert (error, accumulated) == tuple(map(max, zip(*own, strict=True)))
+    table = check_cli(
+        "attribute", run, "--map", bundle, "--by", "kernel", "--columns", "kernel,error", "--sort", "error"
+    )
+    largest = max(error for error, _ in expected.values())
+    assert table.splitlines()[5].split()[-1] == str(largest)
+
+
+def test_errors_of_another_module_are_not_shown(copied: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Nor those of another function; damaged ones are refused in a sentence."""
+    bundle = Path(shutil.copytree(copied("hand_mlp"), tmp_path / "m.tracemap"))
+    check_cli("numerics", bundle)
+    run, file = recorded("hand_mlp"), bundle / NUMERICS_NAME
+    assert any(isinstance(error, int) for error, _ in errors_of(tracemap.attribute(run, bundle)).values())
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    for key, value in (("module_sha256", "0" * 64), ("function", "other")):
+        file.write_text(json.dumps({**stored, key: value}), encoding="utf-8")
+        result = tracemap.attribute(run, bundle)
+        assert set(errors_of(result).values()) == {(UNKNOWN, UNKNOWN)}
+        assert "error_ulps" not in result._columns()
+    file.write_text("{", encoding="utf-8")
+    done = run_cli("attribute", run, "--map", bundle)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "numerics.json: damaged" in done.stderr
+    assert "run `tracemap numerics` again" in done.stderr
+
+
+def test_wrong_results_are_a_note_next_to_costs(tmp_path: Path) -> None:
+    bundle = build(HEAD + LOG, tmp_path, "log")
+    check_cli("record", bundle, "--iterations", "2")
+    assert run_cli("numerics", bundle).returncode == 1
+    noted = json_cli("attribute", bundle)["diagnostics"]
+    (note,) = [note for note in noted if note["slug"] == "wrong-results"]
+    assert "tracemap numerics log.tracemap" in note["message"]
+
+
+# ---- tables
+
+
+def test_a_table_of_some_rows(copied: Built) -> None:
+    shown = check_cli("numerics", copied("hand_attention"), "--top", "2")
     assert "… 8 more dispatches" in shown
     assert len(re.findall(r"^site\d", shown, re.MULTILINE)) == 2
 
@@ -229,35 +304,35 @@ def sentence(*arguments: str | Path) -> str:
     return line
 
 
-def test_a_missing_bundle_to_compare_with(built: Built) -> None:
-    assert "--against nowhere" in sentence(built("hand_mlp"), "--against", "nowhere")
+def test_a_missing_bundle_to_compare_with(copied: Built) -> None:
+    assert "--against nowhere" in sentence(copied("hand_mlp"), "--against", "nowhere")
 
 
-def test_a_folder_that_is_no_bundle(built: Built, tmp_path: Path) -> None:
-    assert "bundle" in sentence(built("hand_mlp"), "--against", tmp_path)
+def test_a_folder_that_is_no_bundle(copied: Built, tmp_path: Path) -> None:
+    assert "bundle" in sentence(copied("hand_mlp"), "--against", tmp_path)
 
 
-def test_dynamic_shapes_need_sizes(built: Built) -> None:
-    assert "--dim N" in sentence(built("hand_dynamic"))
-    assert json_cli("numerics", built("hand_dynamic"), "--dim", "8")["culprit"] is None
+def test_dynamic_shapes_need_sizes(copied: Built) -> None:
+    assert "--dim N" in sentence(copied("hand_dynamic"))
+    assert json_cli("numerics", copied("hand_dynamic"), "--dim", "8")["culprit"] is None
 
 
 def test_kernels_of_a_gpu_are_refused(on_gpu: OnGpu) -> None:
     assert "cuda" in sentence(on_gpu("hand_mlp")).lower()
 
 
-def test_a_bundle_without_its_kernels_is_refused(built: Built, tmp_path: Path) -> None:
+def test_a_bundle_without_its_kernels_is_refused(copied: Built, tmp_path: Path) -> None:
     copy = tmp_path / "m.tracemap"
-    shutil.copytree(built("hand_mlp"), copy)
+    shutil.copytree(copied("hand_mlp"), copy)
     for file in (copy / "kernels").glob("configured*"):
         file.unlink()
     assert "before code generation" in sentence(copy)
 
 
-def test_a_missing_library_is_one_sentence(built: Built, tmp_path: Path) -> None:
+def test_a_missing_library_is_one_sentence(copied: Built, tmp_path: Path) -> None:
     """In a copy of the package without it."""
     shutil.copytree(SAMPLES.parent / "tracemap", tmp_path / "tracemap", ignore=shutil.ignore_patterns("*.so"))
-    command = [sys.executable, "-m", "tracemap", "numerics", str(built("hand_mlp"))]
+    command = [sys.executable, "-m", "tracemap", "numerics", str(copied("hand_mlp"))]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "[tool-missing]" in done.stderr

@@ -134,7 +134,7 @@ def kept_numerics(bundle: Bundle) -> Numerics | None:
         BundleVersion: it has another format version.
     """
     file = path_in_bundle(bundle.path, NUMERICS_NAME)
-    found = read_document(file, Numerics) if file.exists() else None
+    found = read_document(file, Numerics, remedy="run `tracemap numerics` again") if file.exists() else None
     return found if found is not None and found.module_sha256 == bundle.graph.module.sha256 else None
 
 

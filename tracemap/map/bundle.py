@@ -373,8 +373,16 @@ def path_in_bundle(bundle: Path, name: str) -> Path:
     return bundle / name
 
 
-def read_document(file: Path, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
-    """Read a document of a bundle; `check` raises ValueError if it does not fit the map.
+def read_document(
+    file: Path, kind: type[_D], check: Callable[[_D], None] = lambda _: None, *, remedy: str = "build the bundle again"
+) -> _D:
+    """Read a document of a bundle.
+
+    Args:
+        file: the document.
+        kind: its type.
+        check: raises ValueError if it does not fit the map.
+        remedy: how to get a new one, for error messages.
 
     Raises:
         BundleInvalid: the file is damaged.
@@ -385,9 +393,9 @@ def read_document(file: Path, kind: type[_D], check: Callable[[_D], None] = lamb
         check(document)
     except OtherVersion as error:
         version = next(info.default for info in fields(kind) if info.name == "schema_version")
-        raise BundleVersion(f"{file}: version {error.version}, expected {version}; build the bundle again") from error
+        raise BundleVersion(f"{file}: version {error.version}, expected {version}; {remedy}") from error
     except ValueError as error:
-        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+        raise BundleInvalid(f"{file}: damaged ({error}); {remedy}") from error
     return document
 
 
@@ -460,7 +468,7 @@ def load(path: Path) -> Bundle:
         problem = f"version {error.version}; this tracemap reads version {MAP_VERSION}"
         raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
     except ValueError as error:
-        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+        raise BundleInvalid(f"{file}: damaged ({error}); {remedy}") from error
     return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())
 
 
