@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,27 @@ def test_the_map_has_the_bytes_of_each_site(built: Built, recorded: Recorded) ->
         assert cost.total == size * site.calls
         assert cost.per_call is not None
         assert cost.per_call.median == size
+
+
+@pytest.mark.parametrize("form", ["collapsed", "google-benchmark"])
+def test_exports_have_them_if_named(form: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """The sums are those of `attribute`."""
+    run, bundle, target = recorded("hand_attention"), built("hand_attention"), tmp_path / "out"
+    check_cli("export", run, "--map", bundle, "--to", form, "-o", target, "--metric", LIVE)
+    text = target.read_text(encoding="utf-8")
+    if form == "collapsed":
+        assert sum(int(line.rsplit(" ", 1)[1]) for line in text.splitlines()) == 262144
+    else:
+        assert sum(row[LIVE] for row in json.loads(text)["benchmarks"]) == 262144
+
+
+def test_names_of_no_metric_are_refused(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    run, bundle = recorded("hand_attention"), built("hand_attention")
+    for command in (
+        ["report", bundle, run, "--metric", "nothing", "-o", tmp_path / "page.html"],
+        ["export", run, "--map", bundle, "--to", "csv", "--metric", "cpu_ns", "-o", tmp_path / "x.csv"],
+    ):
+        refused = run_cli(*command)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert MOVED in refused.stderr
+    assert not list(tmp_path.iterdir())

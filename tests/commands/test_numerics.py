@@ -21,6 +21,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.kernels.model import Numerics
 from tracemap.map.bundle import NUMERICS_NAME, load
+from tracemap.results.attribution import Attribution
 
 pytestmark = pytest.mark.skipif(
     not (FOLDER / LIBRARY_NAME).is_file(),
@@ -229,7 +230,7 @@ def test_the_same_program_has_the_same_numerics(copied: Built) -> None:
 # ---- next to costs
 
 
-def errors_of(result: tracemap.Attribution) -> dict[str, tuple[object, object]]:
+def errors_of(result: Attribution) -> dict[str, tuple[object, object]]:
     return {site.site: (site.errors.isolated_ulps, site.errors.accumulated_ulps) for site in result.sites}
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.program_metrics import with_metrics_of_program
 from tracemap.commands.runs import (
     BundleAttribution,
     check_not_inputs,
@@ -30,7 +31,6 @@ from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
-    from tracemap.map.memory_use import MemoryUse
 
 
 def attribute(
@@ -53,7 +53,7 @@ def attribute(
         bundle = load(options.map)
     check_outputs(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
-        attributed = _with_program_metrics(with_advice(joined, runs), options)
+        attributed = with_metrics_of_program(with_advice(joined, runs), options.metrics)
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.selection import check_selection
@@ -77,36 +77,6 @@ def attribute(
     if options.output is not None:
         write_output_of(partial(show_attribution, attributed, options), options.output)
     return attributed
-
-
-def _with_program_metrics(attributed: BundleAttribution, options: AttributeOptions) -> BundleAttribution:
-    """The attribution with the metrics of the program that the options name.
-
-    Raises:
-        BundleInvalid: the bundle does not have its memory.
-        UsageInvalid: the runs called several functions, or sizes depend on dimensions that they do not say.
-    """
-    from tracemap.attribution.program_metrics import LIVE_BYTES, PROGRAM_METRICS, with_program_metrics
-
-    names = [name for name in dict.fromkeys(options.metrics) if name in PROGRAM_METRICS]
-    if not names:
-        return attributed
-    bundle, attribution = attributed.bundle, attributed.attribution
-
-    def memory() -> MemoryUse:
-        from tracemap.commands.memory import planned
-        from tracemap.options.compile import MemoryOptions
-
-        function, functions = attribution.run.function, bundle.graph.functions
-        if not isinstance(function, str):
-            if len(functions) != 1:
-                raise UsageInvalid(f"--metric {LIVE_BYTES} needs runs of one function, whose name they say")
-            function = functions[0].name
-        ((use, _),) = planned(bundle, MemoryOptions(function=function, inputs=attribution.run.inputs, top=0))
-        return use
-
-    added = with_program_metrics(attribution, bundle.graph, names, memory)
-    return BundleAttribution(bundle, added)
 
 
 _TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "columns", "filters")

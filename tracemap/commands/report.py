@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.program_metrics import with_metrics_of_program
 from tracemap.commands.runs import (
     BundleAttribution,
     check_not_inputs,
@@ -57,6 +58,7 @@ def report(
     from tracemap.commands.memory import memory_of_page
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.reports.page.render import write_bundle_page
+    from tracemap.reports.views.costs import shown_metrics
 
     runs = newest_runs(bundle) if runs is None else runs
     page = options.output or default_page(bundle.path)
@@ -68,7 +70,8 @@ def report(
         return page
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        costed = with_advice(attributed, runs).costed
+        costed = with_metrics_of_program(with_advice(attributed, runs), options.metrics).costed
+        shown_metrics(costed.metrics, options.metrics)  # the page shows all: this only checks the names
         memory = memory_of_page(bundle, attributed.attribution.run)
         write(costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory), memory=memory)
     return page
@@ -196,8 +199,9 @@ def _model_explorer(exported: Exported) -> str:
 _BINARY: Final = ("pprof", "perfetto", "parquet")
 _STACKS: Final = ("pprof", "callgrind", "speedscope", "collapsed")
 _TIMELINES: Final = ("speedscope", "perfetto", "chrome-trace")
+_TABLES: Final = ("csv", "parquet")
 _FORMATS_OF_OPTION: Final[Mapping[str, tuple[str, ...]]] = {
-    "metrics": (*_STACKS, "model-explorer", "graphml", "dot", "google-benchmark"),
+    "metrics": (*_STACKS, "model-explorer", "graphml", "dot", "google-benchmark", *_TABLES),
     "callers": _STACKS,
     "self_cost": ("callgrind",),
     "invocations": _TIMELINES,
@@ -226,7 +230,8 @@ def export(
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     check_outputs(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
+    with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
+        attributed = with_metrics_of_program(joined, options.metrics)
         check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
         content = _content(Exported(attributed, runs, opened, options))
@@ -238,8 +243,14 @@ def export(
 
 def _check_options(options: ExportOptions) -> None:
     """Reject options that have no effect on the format."""
+    from tracemap.attribution.program_metrics import PROGRAM_METRICS
+
     if is_standard(options.output) and options.to in _BINARY:
         raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
+    if options.to in _TABLES and not set(options.metrics) <= set(PROGRAM_METRICS):
+        raise UsageInvalid(
+            f"{options.to} always has all metrics of the run; --metric can add {', '.join(PROGRAM_METRICS)}"
+        )
     for declared in declared_options(ExportOptions):
         formats = _FORMATS_OF_OPTION.get(declared.name, (options.to,))
         if options.to not in formats and getattr(options, declared.name) != declared.default:

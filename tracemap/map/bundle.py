@@ -468,7 +468,7 @@ def load(path: Path) -> Bundle:
         problem = f"version {error.version}; this tracemap reads version {MAP_VERSION}"
         raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
     except ValueError as error:
-        raise BundleInvalid(f"{file}: damaged ({error}); {remedy}") from error
+        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
     return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())
 
 

@@ -228,7 +228,8 @@ class ExportOptions(Options, Windowed):
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     metrics: tuple[str, ...] = name_list(
-        "Metrics, in this order.  [default: all, times first; collapsed: the first of these]",
+        "Metrics of the run or of the program, in this order; csv and parquet add those of the program.  [default: all "
+        "of the run, times first; collapsed: the first of these]",
         "--metric",
         metavar="A,B…",
     )
@@ -264,6 +265,11 @@ class ReportOptions(Options, Windowed):
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the page carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
+    metrics: tuple[str, ...] = name_list(
+        "Also show these metrics of the program, such as live_bytes_at_peak.  [default: those of the run]",
+        "--metric",
+        metavar="A,B…",
+    )
     totals: bool = option(False, "Start with sums over all invocations, instead of means per invocation.")
     memory: int = memory_option()
     force: bool = option(False, "Overwrite a page that tracemap did not write.")
