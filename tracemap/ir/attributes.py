@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from iree.compiler.dialects import linalg
-
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.parsing import Module, Operation, ir
+from tracemap.ir.parsing import Module, Operation, get_indexing_maps, ir
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -137,7 +135,7 @@ def linear_maps(operation: Operation) -> list[list[Linear]]:
     elif "indexing_maps" in operation.attributes:
         maps = list(operation.attributes["indexing_maps"])
     else:
-        maps = list(linalg.get_indexing_maps(operation) or ())
+        maps = list(get_indexing_maps(operation) or ())
     if not maps:
         raise NotLinear(f"{operation.name} has no maps")
     return [[_linear(result) for result in _map_of(attribute).results] for attribute in maps]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Generic, TypeVar
@@ -187,20 +187,13 @@ def _entries(schedule: Schedule, chains: Sequence[Sequence[Sequence[int]]]) -> d
     Raises:
         UnknownOrder: too many dispatches may come next, such as after thousands of skippable submissions.
     """
-    import networkx as nx  # only runs that name no dispatches need it
-
     skips_to = [
         () if all(own_chains) else submission.next
         for own_chains, submission in zip(chains, schedule.submissions, strict=True)
     ]
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(len(chains)))
-    graph.add_edges_from((number, after) for number in graph for after in skips_to[number])
-    components: nx.DiGraph[int] = nx.condensation(graph)
     entries: dict[int, Entry] = {}
     size = 0
-    for component in reversed(list(nx.topological_sort(components))):
-        members = sorted(components.nodes[component]["members"])
+    for members in _components_last_first(skips_to):
         own = [
             Entry(
                 frozenset(chain[0] for chain in chains[number] if chain),
@@ -216,6 +209,21 @@ def _entries(schedule: Schedule, chains: Sequence[Sequence[Sequence[int]]]) -> d
             raise UnknownOrder("too many kernels may follow each launch of the program")
         entries.update(dict.fromkeys(members, entry))
     return entries
+
+
+def _components_last_first(skips_to: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:
+    """The strongly connected components of submissions, in reverse topological order."""
+    if not any(skips_to):
+        yield from ([number] for number in range(len(skips_to)))
+        return
+    import networkx as nx  # few programs have submissions that may be skipped
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(skips_to)))
+    graph.add_edges_from((number, after) for number in graph for after in skips_to[number])
+    components: nx.DiGraph[int] = nx.condensation(graph)
+    for component in reversed(list(nx.topological_sort(components))):
+        yield sorted(components.nodes[component]["members"])
 
 
 def _united(entries: Sequence[Entry]) -> Entry:
