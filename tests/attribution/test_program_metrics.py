@@ -101,10 +101,11 @@ def test_exports_have_them_if_named(form: str, built: Built, recorded: Recorded,
 
 def test_names_of_no_metric_are_refused(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     run, bundle = recorded("hand_attention"), built("hand_attention")
-    for command in (
+    commands: list[list[str | Path]] = [
         ["report", bundle, run, "--metric", "nothing", "-o", tmp_path / "page.html"],
         ["export", run, "--map", bundle, "--to", "csv", "--metric", "cpu_ns", "-o", tmp_path / "x.csv"],
-    ):
+    ]
+    for command in commands:
         refused = run_cli(*command)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert MOVED in refused.stderr
