@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +19,12 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.attribution.test_kernel_lines import measured, stepped
-from tests.browser.conftest import Open, log, settle, unfold
+from tests.browser.conftest import MODEL_NAME, Open, log, settle, unfold
 from tests.builders import MODEL, attribution, graph, op, site
+from tests.conftest import Built, Recorded
 from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
+from tests.support import check_cli, json_cli
 from tracemap.map.model import Outcome, SourceFile
 from tracemap.reports.html import write_page
 from tracemap.reports.page.model import OpRow
@@ -649,3 +653,24 @@ def test_a_narrow_window_has_all_within_its_width(open_page: Open, small: Path) 
         assert browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]") == [400, 400]
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.long
+def test_errors_are_columns_once_numerics_stored_them(
+    open_page: Open, built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(built(MODEL_NAME), tmp_path / "model.tracemap"))
+    found = json_cli("numerics", bundle)
+    page = tmp_path / "page.html"
+    check_cli("report", bundle, recorded(MODEL_NAME), "-o", page)
+    browser = open_page(page, "#sites")
+    settle(browser)
+    at = texts(browser, "#sites thead th").index("error ulps") + 1
+    shown = dict(
+        zip(
+            texts(browser, "#sites tbody td:first-child"),
+            texts(browser, f"#sites tbody td:nth-child({at})"),
+            strict=True,
+        )
+    )
+    assert shown == {site["site"]: str(math.ceil(site["isolated"]["max_ulps"])) for site in found["sites"]}

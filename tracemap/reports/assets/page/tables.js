@@ -43,12 +43,12 @@ const opColumns = [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
     ...(data.ops.some((op) => op.gain) ? [gains] : []),
-    ...errorColumns(data.ops),
     ...(data.ops.some((op) => op.costs.some((cost) => cost[LIKELY])) ? [
       sums("from", (op) => costOf(op)?.likely?.[0]),
       sums("to", (op) => costOf(op)?.likely?.[1]),
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
     ] : []),
+    ...errorColumns(data.ops),
   ] : []),
   ...(data.ops.some((op) => op.python[0]) ? [text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python)))] : []),
   text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
