@@ -23,7 +23,8 @@ from tests.attribution.test_invocations import expected as distribution
 from tests.attribution.test_outliers import fence
 from tests.builders import MODEL, graph, op, site
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.attribution.model import Attribution
+from tracemap.attribution.model import Attribution, Errors
+from tracemap.attribution.numeric_errors import with_errors
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
@@ -78,6 +79,9 @@ SITES: Final = {
 CALLS: Final = {"site0": 1, "site1": 2, "site2": 1, "site3": 1}
 """In each invocation."""
 TILES: Final = {"site0": (4, 2, 1), "site1": (3, 1, 1), "site2": (5, 1, 2), "site3": (1, 1, 1)}
+
+ERRORS: Final = {"site0": (3, 4), "site1": (7, 7), "site2": (1, 9)}
+"""Errors of dispatches, isolated and accumulated; the others were not compared."""
 
 
 def made_rows() -> list[Row]:
@@ -134,7 +138,8 @@ def attributed(folder: Path, rows: Sequence[Row]) -> Attribution:
         cells = [[row.get(name) for name in names] for row in rows]
         connection.executemany(f"INSERT INTO events VALUES ({', '.join('?' * len(names))})", cells)
         write_run(header, connection.table("events"), folder / "run.parquet", force=False)
-    return attribute(Request(the_graph(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL))
+    result = attribute(Request(the_graph(), "cd" * 32, [read_run(folder / "run.parquet")], Rule.EQUAL))
+    return with_errors(result, {place: Errors(*error) for place, error in ERRORS.items()})
 
 
 # ---- the truth
@@ -207,11 +212,25 @@ Cells = Mapping[str, Fraction | str]
 """A row by the keys of columns; what is not there has no value."""
 
 
+def errors_of(places: Iterable[str]) -> dict[str, Fraction]:
+    """The largest errors of dispatches."""
+    own = [ERRORS[place] for place in places if place in ERRORS]
+    return dict(zip(("error", "accumulated"), map(Fraction, map(max, zip(*own, strict=True))), strict=False))
+
+
+def places_of(names: Iterable[str]) -> list[str]:
+    return [place for place, (_, members) in SITES.items() if {*members} & {*names}]
+
+
 def of_ops(names: Sequence[str], truth: Truth) -> dict[str, Fraction | str]:
     costs = common(lambda metric: truth.of_ops(names, metric), truth)
     by_cost = sorted(names, key=lambda name: -truth.of_op(name, "cpu_ns"))
     short = [OPS[name].name.removeprefix("stablehlo.") for name in by_cost]
-    return {**costs, "ops": Fraction(len(names)), "names": and_more(short), **of_passes(names, truth)}
+    return {
+        **{**costs, "ops": Fraction(len(names)), "names": and_more(short)},
+        **of_passes(names, truth),
+        **errors_of(places_of(names)),
+    }
 
 
 def of_passes(names: Sequence[str], truth: Truth) -> dict[str, Fraction | str]:
@@ -244,6 +263,7 @@ def op_rows(truth: Truth) -> dict[str, Cells]:
             "calls": Fraction(sum(CALLS[place] for place in places)),
             **common(lambda metric, name=name: truth.of_op(name, metric), truth),  # type: ignore[misc] # bound at once
             **{key: value for key, value in spread.items() if value is not None},
+            **errors_of(places),
             "inclusive": whole / INVOCATIONS,
             "high": whole / INVOCATIONS,
             "low": sum((truth.of_site(place, "cpu_ns") for place in sole), Fraction()) / INVOCATIONS,
@@ -362,6 +382,7 @@ def site_rows(truth: Truth) -> dict[str, Cells]:
             "slowest": Fraction(max(truth.values(place, "duration_ns"))),
             "imbalance": Fraction(round(100 * WORKERS * work["duration_ns"] / work["cpu_ns"]), 100),
             "tiles": Fraction(x * y * z),
+            **errors_of([place]),
         }
     return found
 
@@ -380,6 +401,7 @@ def kernel_rows(truth: Truth) -> dict[str, Cells]:
             "sites": Fraction(len(places)),
             "calls": Fraction(sum(CALLS[place] for place in places)),
             **common(of_kernel, truth),
+            **errors_of(places),
         }
     return found
 
