@@ -51,7 +51,7 @@ UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
     UnattributedReason.LAYOUT: "memory at the peak that holds no value: gaps, and values that are not needed there",
     UnattributedReason.OTHER_VALUES: "values at the peak that belong to no op that the run measured",
-    UnattributedReason.UNTIMED_COPIES: "bytes of copies and fills within command buffers, which the runtime does not time",
+    UnattributedReason.UNTIMED_COPIES: "bytes of copies and fills within command buffers, which no run times",
 }
 
 
