@@ -104,7 +104,9 @@ def site(
         command_buffer=0,
         command_index=number,
         members=tuple(
-            Membership(OpId.of(member), Evidence.LOCATED, root=position == 0, operations=100, bytes=64)
+            Membership(
+                OpId.of(member), Evidence.LOCATED, position == 0, operations=100, bytes_read=48, bytes_written=16
+            )
             for position, member in enumerate(members)
         ),
     )

@@ -18,7 +18,7 @@ FLOW = Flow(("main_dispatch_0", "main_dispatch_0"))
 
 
 def shown() -> Json:
-    member = {"op": "op1", "evidence": "located", "root": True, "operations": 8, "bytes": 8}
+    member = {"op": "op1", "evidence": "located", "root": True, "operations": 8, "bytes_read": 6, "bytes_written": 2}
     site = {"kernel": "main_dispatch_0", "path": [], "members": [member]}
     return {
         "ops": [{"id": "op1", "sites": ["site0", "site1"]}, {"id": "op2", "sites": []}],

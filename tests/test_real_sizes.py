@@ -28,10 +28,13 @@ def test_who_reads_narrow_weights_pays_for_them(tmp_path: Path) -> None:
     shown = json_cli("show", tmp_path / "narrow.tracemap")
     names = {op["id"]: op["name"] for op in shown["ops"]}
     (site,) = (site for site in shown["sites"] if len(site["members"]) > 1)
-    costs = {names[each["op"]]: (each["evidence"], each["operations"], each["bytes"]) for each in site["members"]}
+    costs = {
+        names[each["op"]]: (each["evidence"], each["operations"], each["bytes_read"], each["bytes_written"])
+        for each in site["members"]
+    }
     assert costs == {
-        "stablehlo.dot_general": ("located", 2 * 3 * 96 * 160, 4 * 3 * 96 + 96 * 160 + 4 * 3 * 160),
-        "stablehlo.convert": ("fused", 96 * 160, 0),
+        "stablehlo.dot_general": ("located", 2 * 3 * 96 * 160, 4 * 3 * 96 + 96 * 160, 4 * 3 * 160),
+        "stablehlo.convert": ("fused", 96 * 160, 0, 0),
     }
 
 

@@ -14,7 +14,7 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli, long_where, run_cli
 from tracemap.map.bundle import load
 
-LIVE, MOVED = "live_bytes_at_peak", "bytes_moved"
+LIVE, MOVED, READ, WRITTEN = "live_bytes_at_peak", "bytes_moved", "bytes_read", "bytes_written"
 MODELS = ("hand_attention", "hand_loop", "torch_resnet18_small", "jax_gpt2_4l_scan", "hand_convnet")
 
 
@@ -45,6 +45,46 @@ def test_bytes_moved_are_those_of_the_shapes(built: Built, recorded: Recorded) -
     assert moved[17] == 4 * 2 * 64 * 128
     (total,) = (metric for metric in result.metrics if metric.name == MOVED)
     assert total.measured == total.attributed == sum(op.metrics[MOVED].attributed for op in result.ops)
+
+
+KNOWN = """\
+func.func @main(%x: tensor<32x64xf32>, %w: tensor<64x16xf32>, %y: tensor<32x16xf32>) -> (tensor<32x16xf32>, tensor<16xf32>, tensor<48x16xf32>) {
+  %product = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x16xf32>) -> tensor<32x16xf32>
+  %whole = stablehlo.optimization_barrier %product : tensor<32x16xf32>
+  %sum = stablehlo.add %whole, %y : tensor<32x16xf32>
+  %added = stablehlo.optimization_barrier %sum : tensor<32x16xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %reduced = stablehlo.reduce(%added init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<32x16xf32>, tensor<f32>) -> tensor<16xf32>
+  %part = stablehlo.slice %added [0:16, 0:16] : (tensor<32x16xf32>) -> tensor<16x16xf32>
+  %joined = stablehlo.concatenate %added, %part, dim = 0 : (tensor<32x16xf32>, tensor<16x16xf32>) -> tensor<48x16xf32>
+  return %added, %reduced, %joined : tensor<32x16xf32>, tensor<16xf32>, tensor<48x16xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_bytes_read_and_written_are_those_computed_by_hand(tmp_path: Path) -> None:
+    """A product, an elementwise op and a reduction in dispatches of their own; the compiler copies to concatenate."""
+    model, bundle, run = tmp_path / "known.mlir", tmp_path / "known.tracemap", tmp_path / "run.csv"
+    model.write_text(KNOWN, encoding="utf-8")
+    check_cli("build", model, "-o", bundle)
+    check_cli("record", bundle, "--iterations", "3", "-o", run)
+    result = tracemap.attribute(run, bundle, metrics=(READ, WRITTEN, MOVED))
+    calls = {op.calls for op in result.ops}
+    found = {op.line: tuple(op.metrics[name].attributed for name in (READ, WRITTEN)) for op in result.ops}
+    (times,) = calls
+    assert isinstance(times, int)
+    product, large, small = 32 * 16, 32 * 64 + 64 * 16, 16
+    by_hand = {2: (large, product), 4: (2 * product, product), 7: (product, small)}
+    assert found == {line: (4 * times * read, 4 * times * written) for line, (read, written) in by_hand.items()}
+    copied = {row.reason.value: row.metrics for row in result.unattributed}["untimed-copies"]
+    assert (copied[READ], copied[WRITTEN], copied[MOVED]) == tuple(4 * times * 48 * 16 * factor for factor in (1, 1, 2))
+    read, written, moved = (total.measured for total in result.metrics if total.name in (READ, WRITTEN, MOVED))
+    assert (read, read + written) == (4 * times * (large + 3 * product + 48 * 16), moved)
+    shown = json_cli("show", bundle)
+    members = {site["id"]: site["members"] for site in shown["sites"]}
+    assert [(member["bytes_read"], member["bytes_written"]) for site in members.values() for member in site] == [
+        (4 * read, 4 * written) for read, written in by_hand.values()
+    ]
 
 
 @pytest.mark.long

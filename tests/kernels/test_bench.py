@@ -69,7 +69,7 @@ def test_amounts_are_those_of_the_map(benched: Json, built: Built) -> None:
     for kernel in benched["kernels"]:
         of_site = members[kernel["sites"][0]]
         assert kernel["operations"] == sum(member["operations"] for member in of_site)
-        assert kernel["bytes"] == sum(member["bytes"] for member in of_site)
+        assert kernel["bytes"] == sum(member["bytes_read"] + member["bytes_written"] for member in of_site)
         time = kernel["time_ns"]
         assert time["q1"] <= time["median"] <= time["q3"]
         assert kernel["operations_per_s"] == pytest.approx(kernel["operations"] / time["median"] * 1e9, rel=1e-3)

@@ -195,7 +195,7 @@ def test_two_conversions_in_a_row_are_of_the_same_op() -> None:
 
 def site(name: str = "k") -> Site:
     """A site of a kernel with two members."""
-    members = tuple(Membership(OpId.of(op), Evidence.LOCATED, op == 1, 1, 1) for op in (1, 2))
+    members = tuple(Membership(OpId.of(op), Evidence.LOCATED, op == 1, 1, 1, 0) for op in (1, 2))
     return Site("site0", 0, "main", (), name, False, 0, 0, members)
 
 

@@ -37,6 +37,7 @@ class UnattributedReason(enum.StrEnum):
     UNMATCHED = "unmatched-event"
     LAYOUT = "memory-layout"
     OTHER_VALUES = "values-of-no-measured-op"
+    UNTIMED_COPIES = "untimed-copies"
 
 
 UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
@@ -50,6 +51,7 @@ UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
     UnattributedReason.LAYOUT: "memory at the peak that holds no value: gaps, and values that are not needed there",
     UnattributedReason.OTHER_VALUES: "values at the peak that belong to no op that the run measured",
+    UnattributedReason.UNTIMED_COPIES: "bytes of copies and fills within command buffers, which no run times",
 }
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the program itself, which need no measurement: bytes that ops move, and bytes that they hold at the peak.
+"""Metrics of the program itself, which need no measurement: bytes that ops read, write, and hold at the peak.
 
 They are added to an attribution on request. As for a measured metric, parts of ops and unattributed parts add up.
 """
@@ -29,13 +29,17 @@ from tracemap.attribution.model import (
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, join_names, split_by_largest_remainder
 from tracemap.map.memory_use import MemoryUse
-from tracemap.map.model import OpId, TraceGraph
+from tracemap.map.model import Command, OpId, TraceGraph
 
+BYTES_READ: Final = "bytes_read"
+"""Bytes that the ops of a dispatch must read, by their shapes, in all calls."""
+BYTES_WRITTEN: Final = "bytes_written"
+"""Bytes that the ops of a dispatch must write, by their shapes, in all calls."""
 BYTES_MOVED: Final = "bytes_moved"
-"""Bytes that the ops of a dispatch must read and write, by their shapes, in all calls; a copy counts both."""
+"""The sum of both."""
 LIVE_BYTES: Final = "live_bytes_at_peak"
 """Bytes of an op's results in memory at the planned peak of the function."""
-PROGRAM_METRICS: Final = (BYTES_MOVED, LIVE_BYTES)
+PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES)
 
 
 def with_program_metrics(
@@ -43,11 +47,15 @@ def with_program_metrics(
 ) -> Attribution:
     """The attribution with these metrics of the program after its own; `memory`: the memory of its function."""
     for name in names:
-        if name == BYTES_MOVED:
-            attribution = _added(attribution, _moved(attribution, graph))
-        elif name == LIVE_BYTES:
-            attribution = _added(attribution, _live(attribution, memory()))
-    return attribution
+        amounts = _live(attribution, memory()) if name == LIVE_BYTES else _moved(attribution, graph, name)
+        attribution = _added(attribution, amounts)
+    moved = [name for name in names if name != LIVE_BYTES]
+    unknown = _unknown_places(attribution, graph) if moved else []
+    if not unknown:
+        return attribution
+    counting = f"{join_names(moved)} {'do' if len(moved) > 1 else 'does'} not count them"
+    text = f"{join_names(unknown)}: {counting}, since shapes are dynamic or calls unknown"
+    return replace(attribution, diagnostics=(*attribution.diagnostics, Diagnostic("bytes-unknown", text)))
 
 
 @dataclass(slots=True)
@@ -59,7 +67,6 @@ class _Amounts:
     parts: dict[str, dict[OpId, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     unattributed: dict[UnattributedReason, int] = field(default_factory=lambda: defaultdict(int))
     per_call: dict[str, PerCall] = field(default_factory=dict)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
 def _places(attribution: Attribution) -> Iterator[tuple[str, PlaceResult]]:
@@ -71,33 +78,70 @@ def _places(attribution: Attribution) -> Iterator[tuple[str, PlaceResult]]:
 # ---- bytes moved
 
 
-def _moved(attribution: Attribution, graph: TraceGraph) -> _Amounts:
-    amounts = _Amounts(BYTES_MOVED, attribution.run.iterations)
-    transfers = {transfer.id: transfer for transfer in graph.transfers}
-    unknown = []
+def _moved(attribution: Attribution, graph: TraceGraph, name: str) -> _Amounts:
+    amounts = _Amounts(name, attribution.run.iterations)
     for place, result in _places(attribution):
-        if place in transfers:
-            transfer = transfers[place]
-            size = _times(transfer.bytes, 2 if transfer.kind == "copy" else 1)
-            own = {share.op: part for share, part in zip(result.shares, _split(size, len(result.shares)), strict=True)}
-        else:
-            own = {member.op: member.bytes for member in graph.site_by_id[place].members}
-        known = {op: part for op, part in own.items() if isinstance(part, int)}
-        if len(known) < len(own) or not isinstance(result.calls, int):
-            unknown.append(place)
+        known = _moved_in_call(place, result, graph, name)
+        if known is None or not isinstance(result.calls, int):
             continue
         for share in result.shares:
             amounts.parts[place][share.op] += known.get(share.op, 0) * result.calls
         if result.calls:
             amounts.per_call[place] = PerCall(*[sum(known.values())] * 3)
-    if unknown:
-        text = f"{join_names(unknown)}: {BYTES_MOVED} does not count them, since shapes are dynamic or calls unknown"
-        amounts.diagnostics.append(Diagnostic("bytes-unknown", text))
+    for command, executions in _copies(attribution, graph):
+        if isinstance(command.bytes, int) and isinstance(executions, int):
+            size = command.bytes * _factors(command.kind)[name] * executions
+            amounts.unattributed[UnattributedReason.UNTIMED_COPIES] += size
     return amounts
 
 
-def _times(size: Integer, factor: int) -> Integer:
-    return size * factor if isinstance(size, int) else UNKNOWN
+def _unknown_places(attribution: Attribution, graph: TraceGraph) -> list[str]:
+    """The dispatch sites and transfers whose bytes are unknown, and the ops of such copies and fills."""
+    places = [
+        place
+        for place, result in _places(attribution)
+        if _moved_in_call(place, result, graph, BYTES_MOVED) is None or not isinstance(result.calls, int)
+    ]
+    copies = (command for command, executions in _copies(attribution, graph) if UNKNOWN in (command.bytes, executions))
+    return [*places, *dict.fromkeys(op for command in copies for op in command.ops or ("copies without an op",))]
+
+
+def _copies(attribution: Attribution, graph: TraceGraph) -> Iterator[tuple[Command, Integer]]:
+    """The copies and fills in command buffers that ran, with the number of executions: that of the dispatches there."""
+    calls: dict[Integer, set[Integer]] = defaultdict(set)
+    for result in attribution.sites:
+        calls[graph.site_by_id[result.site].command_buffer].add(result.calls)
+    for buffer in graph.command_buffers:
+        kinds = {command.kind for command in buffer.commands}
+        is_called = buffer.function in attribution.functions or UNKNOWN in (*attribution.functions, buffer.function)
+        if buffer.initializer or not is_called or (_DISPATCH in kinds and buffer.ordinal not in calls):
+            continue
+        numbers = calls[buffer.ordinal]
+        executions = next(iter(numbers)) if len(numbers) == 1 else UNKNOWN
+        yield from ((command, executions) for command in buffer.commands if command.kind in _COPIES)
+
+
+_DISPATCH: Final = "dispatch"
+_COPIES: Final = ("copy", "fill", "update")
+
+
+def _factors(kind: str) -> Mapping[str, int]:
+    """By metric, how often the size of a copy, fill or update counts; bytes of the latter two come from the host."""
+    is_copy = int(kind == "copy")
+    return {BYTES_READ: is_copy, BYTES_WRITTEN: 1, BYTES_MOVED: 1 + is_copy}
+
+
+def _moved_in_call(place: str, result: PlaceResult, graph: TraceGraph, name: str) -> Mapping[OpId, int] | None:
+    """The bytes that each op reads, writes or both in a call, as the metric says; None if some are unknown."""
+    transfer = graph.transfer_by_id.get(place)
+    if transfer is not None:
+        size = transfer.bytes * _factors(transfer.kind)[name] if isinstance(transfer.bytes, int) else UNKNOWN
+        own = {share.op: part for share, part in zip(result.shares, _split(size, len(result.shares)), strict=True)}
+    else:
+        attribute = "bytes" if name == BYTES_MOVED else name
+        own = {member.op: getattr(member, attribute) for member in graph.site_by_id[place].members}
+    known = {op: part for op, part in own.items() if isinstance(part, int)}
+    return known if len(known) == len(own) else None
 
 
 def _split(size: Integer, count: int) -> Sequence[Integer]:
@@ -161,7 +205,6 @@ def _added(attribution: Attribution, amounts: _Amounts) -> Attribution:
         sites=tuple(_replaced(site, place(site.site, site)) for site in attribution.sites),
         transfers=tuple(_replaced(copy, place(copy.transfer, copy)) for copy in attribution.transfers),
         unattributed=tuple(_rows(attribution, amounts)),
-        diagnostics=(*attribution.diagnostics, *amounts.diagnostics),
     )
 
 

@@ -138,7 +138,7 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
       tracemap attribute run.csv --html page.html
       tracemap attribute run.csv --by caller --metric cpu_ns,D1mr
       tracemap attribute profile.ireeprof --map model.tracemap --format json
-      tracemap attribute run.csv --metric live_bytes_at_peak,bytes_moved,cpu_ns
+      tracemap attribute run.csv --metric live_bytes_at_peak,bytes_read,cpu_ns
     """
     runs = tuple(runs_of_bundles(runs, print_message))
     with show_phases("attribute") as progress:

@@ -21,7 +21,7 @@ from tracemap.map.model import OpId
 COMPARISON_VERSION: Final = 6
 """Version of the JSON. 2 added the name before, and approximate matches between dialects. 3 added `ratio`, the ratio of
 medians. 5 corrects times for the machine's speed (`basis`), lists differing settings, and has lines of three kinds.
-6 added `building`."""
+6 added `memory` and `building`."""
 BASIS: Final = 1000
 """Amounts are per 1000 invocations, in integers. Per invocation, small costs would round to 0."""
 

@@ -90,7 +90,7 @@ class HalCommand:
     """A command in a command buffer: its kind (dispatch, barrier, copy, fill, update), kernel, location and workgroups.
 
     `workgroups`: workgroup counts; unknown if they differ between variants for several backends. `export`: executable
-    and ordinal, for a dispatch without a kernel name (before IREE 3.12).
+    and ordinal, for a dispatch without a kernel name (before IREE 3.12). `length`: bytes of a copy, fill or update.
     """
 
     kind: str
@@ -98,6 +98,7 @@ class HalCommand:
     location: Location
     workgroups: tuple[Integer, ...]
     export: tuple[str, int] | Unknown = UNKNOWN
+    length: Integer = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,9 @@ def _function_symbol(dispatch: Operation) -> tuple[str, ...]:
 def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     kind, location = _COMMANDS[operation.name], parser.location(operation)
     if kind != "dispatch":
-        return HalCommand(kind, UNKNOWN, location, ())
+        sizes = [operand for operand in operation.operands if str(operand.type) == "index"]
+        length = constant(sizes[-1]) if sizes and kind != "barrier" else UNKNOWN
+        return HalCommand(kind, UNKNOWN, location, (), length=length)
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
         workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])

@@ -440,7 +440,7 @@ class TransferTable(Table):
 class StoredMap(Document, frozen=True, kw_only=True):
     """The content of a bundle's `map.json`: large lists by column, all else by record."""
 
-    schema_version: Literal[8] = MAP_VERSION
+    schema_version: Literal[9] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

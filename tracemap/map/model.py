@@ -14,7 +14,7 @@ from msgspec import Meta
 from tracemap.core.codec import Count, Document, Positive, Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.functions import Function
-from tracemap.core.units import UNKNOWN, Integer, Text, plural
+from tracemap.core.units import UNKNOWN, Integer, Text, plural, sum_of
 
 # ---- ops
 #
@@ -173,23 +173,29 @@ CallPath = tuple[OpId, ...]
 class Membership(Record, frozen=True):
     """An op in a dispatch, with the estimated work of the op there.
 
-    `operations` counts scalar arithmetic operations. `bytes` is this op's part of the dispatch's memory traffic. Both
-    are `UNKNOWN` if shapes are dynamic. `assumed_operations` and `assumed_bytes` are the values if each dynamic size
-    were 128, or `UNKNOWN` as well; they only compare the ops of one dispatch. `root`: whether the kernel has its name
-    and loop nest from this op. `path`: the call ops that lead to the op in this dispatch, outermost first.
-    `other_paths`: further paths of the op in this dispatch, since a function that is called twice in a row may become
-    one kernel.
+    `operations` counts scalar arithmetic operations. `bytes_read` and `bytes_written` are this op's part of the
+    dispatch's memory traffic. All are `UNKNOWN` if shapes are dynamic. `assumed_operations` and `assumed_bytes` (read
+    and written) are the values if each dynamic size were 128, or `UNKNOWN` as well; they only compare the ops of one
+    dispatch. `root`: whether the kernel has its name and loop nest from this op. `path`: the call ops that lead to the
+    op in this dispatch, outermost first. `other_paths`: further paths of the op in this dispatch, since a function that
+    is called twice in a row may become one kernel.
     """
 
     op: OpId
     evidence: Evidence
     root: bool
     operations: Integer
-    bytes: Integer
+    bytes_read: Integer
+    bytes_written: Integer
     path: CallPath = ()
     other_paths: tuple[CallPath, ...] = ()
     assumed_operations: Integer = UNKNOWN
     assumed_bytes: Integer = UNKNOWN
+
+    @property
+    def bytes(self) -> Integer:
+        """Bytes read and written."""
+        return sum_of((self.bytes_read, self.bytes_written))
 
     @property
     def paths(self) -> tuple[CallPath, ...]:
@@ -260,7 +266,8 @@ class Command(Record, frozen=True):
 
     `kernel` and `site` are `UNKNOWN` for all but dispatches.
     `workgroups` has three entries for dispatches (`UNKNOWN` if computed at run time), none for others. `merged` are
-    further sites that the compiler merged into the command of `site`. `ops` are the ops of a copy, fill or update.
+    further sites that the compiler merged into the command of `site`. `ops` are the ops of a copy, fill or update;
+    `bytes` is its size.
     """
 
     kind: Annotated[str, Meta(pattern="^(dispatch|barrier|copy|fill|update)$")]
@@ -269,6 +276,7 @@ class Command(Record, frozen=True):
     workgroups: tuple[Integer, ...] = ()
     merged: tuple[str, ...] = ()
     ops: tuple[OpId, ...] = ()
+    bytes: Integer = UNKNOWN
 
 
 class CommandBuffer(Record, frozen=True):
@@ -360,12 +368,13 @@ def entry_name(kernel: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
-MAP_VERSION: Final = 8
+MAP_VERSION: Final = 9
 """Version of `map.json`.
 
 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
 5: an op may have several call paths in one site; 6: outcomes have the glossary's names; 7: ops name their ONNX nodes;
-8: submissions have control flow.
+8: submissions have control flow; 9: bytes read and written apart, and those of copies and
+fills.
 """
 
 
@@ -376,7 +385,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     that are not the user's own; the user's frames come first.
     """
 
-    schema_version: Literal[8] = MAP_VERSION
+    schema_version: Literal[9] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

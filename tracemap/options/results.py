@@ -127,8 +127,9 @@ class AttributeOptions(Options, Windowed):
         metavar="VIEW",
     )
     metrics: tuple[str, ...] = name_list(
-        "Metrics of the text table; the first one ranks the rows. Those of the program, bytes_moved and "
-        "live_bytes_at_peak, are in JSON, CSV and the page only if named.  [default: time and up to three others]",
+        "Metrics of the text table; the first one ranks the rows. Those of the program, bytes_read, "
+        "bytes_written, bytes_moved and live_bytes_at_peak, are in JSON, CSV and the page only if named.  "
+        "[default: time and up to three others]",
         "--metric",
         metavar="A,B…",
     )

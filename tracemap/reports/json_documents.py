@@ -101,7 +101,7 @@ def shown_memory(
 # ---- attribution
 
 
-ATTRIBUTION_VERSION: Final = 6
+ATTRIBUTION_VERSION: Final = 7
 """Version of the JSON.
 
 1: first. 2: metrics have their number of invocations and `work`; ops have `per_invocation` instead of `per_call`;
@@ -111,6 +111,7 @@ work as a part; the run has `devices` and `functions`; costs of ops have `uncert
 4: `calls` are null if a run has only samples.
 5: `likely_low` and `likely_high` instead of `sampled_low` and `sampled_high`, also for estimates; `disagreements`.
 6: `unattributed` instead of `residual`, `outliers` instead of `disturbance`, `outcome` instead of `fate`.
+7: reasons of metrics of the program: `memory-layout`, `values-of-no-measured-op`, `untimed-copies`.
 """
 
 
@@ -162,7 +163,7 @@ class ShownStep(Record, frozen=True):
 class ShownAttribution(Document, frozen=True, kw_only=True):
     """Costs of the ops of a model in a run. For every metric: measured = attributed + unattributed (`unattributed`)."""
 
-    schema_version: Literal[6] = ATTRIBUTION_VERSION
+    schema_version: Literal[7] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule
@@ -368,7 +369,8 @@ class ShownMember(Record, frozen=True):
     evidence: Evidence
     root: bool
     operations: Integer
-    bytes: Integer
+    bytes_read: Integer
+    bytes_written: Integer
 
 
 class ShownSite(Record, frozen=True):
@@ -433,17 +435,17 @@ class Coverage(Record, frozen=True):
     sites_with_members: Count
 
 
-SHOW_VERSION: Final = 2
+SHOW_VERSION: Final = 3
 """Version of the JSON of `tracemap show`.
 
-1: first. 2: the cost of building.
+1: first. 2: the cost of building. 3: `bytes_read` and `bytes_written` instead of `bytes`.
 """
 
 
 class ShownMap(Document, frozen=True, kw_only=True):
     """The map of a model: its ops, dispatch sites and kernels."""
 
-    schema_version: Literal[2] = SHOW_VERSION
+    schema_version: Literal[3] = SHOW_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     ops: tuple[ShownOp, ...]

@@ -481,7 +481,8 @@ class MemberRow(Record, frozen=True, array_like=True):
     evidence: str
     root: bool
     operations: Integer
-    bytes: Integer
+    bytes_read: Integer
+    bytes_written: Integer
     attributed: tuple[int, ...]
 
 

@@ -381,7 +381,8 @@ def _site_row(costed: MapCosts, site: Site, result: SiteResult | None) -> SiteRo
                 evidence=member.evidence.value,
                 root=member.root,
                 operations=member.operations,
-                bytes=member.bytes,
+                bytes_read=member.bytes_read,
+                bytes_written=member.bytes_written,
                 attributed=shares.get(member.op, ()),
             )
             for member in site.members

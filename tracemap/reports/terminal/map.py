@@ -153,7 +153,8 @@ _MEMBERS = (
     _NAME,
     Heading("evidence"),
     number("operations", leave=30),
-    number("bytes", leave=31),
+    number("read", leave=31),
+    number("written", leave=31),
 )
 _KERNELS = (_KERNEL, number("IR lines", leave=10), Heading("sites", least=12, words=True))
 _LINES = (
@@ -223,8 +224,8 @@ def _member_rows(sites: Sequence[Site], graph: TraceGraph) -> Iterator[tuple[str
             op = graph.op_by_id.get(member.op)
             line, name = (op_line(op), op.name) if op else ("–", "–")
             evidence = member.evidence.value + (", root" if member.root else "")
-            work = format_count(member.operations), format_bytes(member.bytes)
-            yield site.id, member.op, line, name, evidence, *work
+            moved = format_bytes(member.bytes_read), format_bytes(member.bytes_written)
+            yield site.id, member.op, line, name, evidence, format_count(member.operations), *moved
 
 
 def print_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: bool = False) -> None:

@@ -330,7 +330,8 @@ class CostModel:
         self._workers_of: dict[int, tuple[str, ...]] = {}
         self._hoisting = Hoisting(body)
         self.operations: dict[str, Integer] = {}
-        self.bytes: dict[str, Integer] = {}
+        self.bytes_read: dict[str, Integer] = {}
+        self.bytes_written: dict[str, Integer] = {}
         for op in body:
             if op.name == LOAD:
                 self._charge_load(op)
@@ -342,7 +343,11 @@ class CostModel:
     @property
     def are_open(self) -> bool:
         """Whether a cost is unknown because a size is."""
-        return UNKNOWN in self.operations.values() or UNKNOWN in self.bytes.values()
+        return any(UNKNOWN in costs.values() for costs in (self.operations, self.bytes_read, self.bytes_written))
+
+    def bytes_of(self, op: str) -> tuple[Integer, Integer]:
+        """The bytes that an op reads and writes."""
+        return self.bytes_read.get(op, 0), self.bytes_written.get(op, 0)
 
     def _charge_operations(self, op: BodyOp) -> None:
         outer = self._body[op.parent] if op.parent >= 0 else None
@@ -382,7 +387,7 @@ class CostModel:
         # The ops that compute with the data get the cost of loading it; the load's own ops if there are none.
         consumers = self._consumers(load, 0)
         owners = [owner for op in consumers for owner in self._workers(op)] or list(self._owners(load))
-        self._charge(self.bytes, tuple(dict.fromkeys(owners)), self._bytes_read(load))
+        self._charge(self.bytes_read, tuple(dict.fromkeys(owners)), self._bytes_read(load))
 
     def _bytes_read(self, load: BodyOp) -> Integer:
         """Bytes that a load reads; for a table at most the elements that are gathered from it."""
@@ -404,7 +409,7 @@ class CostModel:
         maker, written = self._maker(store, value.producer, value.result), value.shape.bytes
         if maker.name == SCATTER:  # in place: all other elements stay as they are
             written = _minimum(written, Shape((maker.iterations,), value.shape.element_bits).bytes)
-        self._charge(self.bytes, self._owners(maker), written)
+        self._charge(self.bytes_written, self._owners(maker), written)
 
     def _consumers(self, op: BodyOp, depth: int) -> list[BodyOp]:
         """The body operations that compute with an operation's result; in structured ops, the users of the argument."""

@@ -233,7 +233,7 @@ def _static_command(command: HalCommand, join: CommandJoin, owners: Owners) -> C
     site = join.of(command)
     merged = () if site is UNKNOWN else join.merged.get(site, ())
     ops = () if command.kind in ("dispatch", "barrier") else owners.of(command.location)
-    return Command(command.kind, command.kernel, site, command.workgroups, merged, ops)
+    return Command(command.kind, command.kernel, site, command.workgroups, merged, ops, command.length)
 
 
 def _static_buffer(
@@ -347,7 +347,8 @@ class SiteBuilder:
     def _members_without_body(self, dispatch: FlowDispatch) -> tuple[Membership, ...]:
         """The op in the location of a dispatch without a body, such as a kernel that the model itself brings."""
         members = self._members(DispatchRegion(dispatch.function, dispatch.location, ()))
-        return tuple(structs.replace(member, operations=UNKNOWN, bytes=UNKNOWN) for member in members)
+        unknown = {"operations": UNKNOWN, "bytes_read": UNKNOWN, "bytes_written": UNKNOWN}
+        return tuple(structs.replace(member, **unknown) for member in members)
 
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
         located = find_members(region, self._owners, self._facts)

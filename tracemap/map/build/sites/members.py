@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec import structs
 
 from tracemap.core.locations import CallSite, Location, is_informative
-from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Integer
+from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Integer, sum_of
 from tracemap.ir.attributes import is_conversion, product
 from tracemap.ir.dispatch_bodies import BodyOp, BodyOperand
 from tracemap.ir.flow import RESHAPES, DispatchRegion, FlowDispatch
@@ -50,7 +50,8 @@ def separate_assumed_costs(site: Site) -> Site:
     if not is_assumed(site):
         return site
     members = tuple(
-        structs.replace(with_assumed_costs(member), operations=UNKNOWN, bytes=UNKNOWN) for member in site.members
+        structs.replace(with_assumed_costs(member), operations=UNKNOWN, bytes_read=UNKNOWN, bytes_written=UNKNOWN)
+        for member in site.members
     )
     return structs.replace(site, members=members)
 
@@ -299,7 +300,7 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
         costs = CostModel(region.assumed, lambda op: body_owners(body[op.index]), converted_by)
     root = root_by_location or _costliest(evidence, costs)
     memberships = (
-        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), path, tuple(others))
+        Membership(op, kind, op == root, costs.operations.get(op, 0), *costs.bytes_of(op), path, tuple(others))
         for op, kind in evidence.items()
         for path, *others in [paths[op]]
     )
@@ -392,7 +393,7 @@ def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
         return (True, 0) if value is UNKNOWN else (False, value)
 
     def weight(op: OpId) -> tuple[tuple[bool, int], tuple[bool, int]]:
-        return size(costs.operations.get(op, 0)), size(costs.bytes.get(op, 0))
+        return size(costs.operations.get(op, 0)), size(sum_of(costs.bytes_of(op)))
 
     return max(evidence, key=weight)
 

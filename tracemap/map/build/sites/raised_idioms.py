@@ -23,11 +23,20 @@ from tracemap.map.model import CallPath, Evidence, Membership, OpId, Site, sort_
 
 
 def unlocated_member(
-    operation: SourceOperation, site: Site, facts: ModelFacts, *, operations: Integer, traffic: Integer, root: bool
+    operation: SourceOperation,
+    site: Site,
+    facts: ModelFacts,
+    *,
+    operations: Integer,
+    traffic: tuple[Integer, Integer],
+    root: bool,
 ) -> Membership:
-    """A fused op that no location in a site's body names (evidence: absorbed), with its estimated cost."""
+    """A fused op that no location in a site's body names (evidence: absorbed), with its estimated cost.
+
+    `traffic`: the bytes that it reads and writes.
+    """
     path, *others = paths_to(operation, site, facts)
-    member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
+    member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, *traffic, path, tuple(others))
     return with_assumed_costs(member) if is_assumed(site) else member
 
 
@@ -138,7 +147,7 @@ def _with_parts(site: Site, body: DispatchRegion | None, idioms: Mapping[OpId, P
     root = site.root
     if root is None or body is None or not parts:
         return site
-    bytes_of = _bytes_of_readers(site, body, idioms, facts)
+    bytes_read = _bytes_of_readers(site, body, idioms, facts)
     remaining = root.operations
     new_members = []
     operations = {op: facts.operations[op.number] for op in sort_ops(parts)}
@@ -149,13 +158,14 @@ def _with_parts(site: Site, body: DispatchRegion | None, idioms: Mapping[OpId, P
         if remaining is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, remaining)
             remaining -= cost
-        member = unlocated_member(operation, site, facts, operations=cost, traffic=bytes_of.get(op, 0), root=False)
+        traffic = bytes_read.get(op, 0), 0
+        member = unlocated_member(operation, site, facts, operations=cost, traffic=traffic, root=False)
         new_members.append(structs.replace(member, evidence=parts[op]))
     members_before = (
         structs.replace(
             member,
             operations=remaining if member.root else member.operations,
-            bytes=bytes_of.get(member.op, member.bytes),
+            bytes_read=bytes_read.get(member.op, member.bytes_read),
         )
         for member in site.members
     )
@@ -171,14 +181,16 @@ def _bytes_of_readers(
     """
     last = next((member for member in site.members if member.op in idioms), None)
     bytes_read = _bytes_read(body.body)
-    if last is None or is_assumed(site) or last.bytes is UNKNOWN or bytes_read is UNKNOWN or bytes_read > last.bytes:
+    if last is None or is_assumed(site) or last.bytes_read is UNKNOWN:
+        return {}
+    if bytes_read is UNKNOWN or bytes_read > last.bytes_read:
         return {}
     members = {member.op for member in site.members}  # their bytes are known already
     readers = [op for op in _readers(last, idioms[last.op], facts) if op not in members]
     if not readers:
         return {}
     shares = split_by_largest_remainder(bytes_read, [1] * len(readers))
-    return {last.op: last.bytes - bytes_read, **dict(zip(readers, shares, strict=True))}
+    return {last.op: last.bytes_read - bytes_read, **dict(zip(readers, shares, strict=True))}
 
 
 def _bytes_read(body: Sequence[BodyOp]) -> Integer:

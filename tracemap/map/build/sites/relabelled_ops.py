@@ -123,19 +123,23 @@ def _computed_elsewhere(costs: Mapping[str, Integer], site: Site, operations: In
 
 def _with_group(site: Site, group: HorizontalGroup, facts: ModelFacts) -> Site:
     located_member = next(member for member in site.members if member.op == group[0])
-    amounts = (_split_equally(amount, len(group)) for amount in (located_member.operations, located_member.bytes))
+    amounts = (_split_equally(amount, len(group)) for amount in _amounts(located_member))
     costs = dict(zip(group, zip(*amounts, strict=True), strict=True))
     members = []
     for member in site.members:
-        share = costs.pop(member.op, (0, 0))
-        previous = (0, 0) if member is located_member else (member.operations, member.bytes)
-        operations, traffic = map(sum_of, zip(previous, share, strict=True))
-        members.append(structs.replace(member, operations=operations, bytes=traffic))
+        share = costs.pop(member.op, (0, 0, 0))
+        previous = (0, 0, 0) if member is located_member else _amounts(member)
+        operations, read, written = map(sum_of, zip(previous, share, strict=True))
+        members.append(structs.replace(member, operations=operations, bytes_read=read, bytes_written=written))
     new_members = (
-        unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
-        for op, (work, bytes_moved) in costs.items()
+        unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=(read, written), root=False)
+        for op, (work, read, written) in costs.items()
     )
     return structs.replace(site, members=(*members, *new_members))
+
+
+def _amounts(member: Membership) -> tuple[Integer, Integer, Integer]:
+    return member.operations, member.bytes_read, member.bytes_written
 
 
 def _split_equally(amount: Integer, count: int) -> Sequence[Integer]:
@@ -217,9 +221,8 @@ def _input_shape(operation: SourceOperation, facts: ModelFacts) -> Shape:
 
 def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> Membership:
     """A fused op with the total estimated cost of all ops in the dispatch."""
-    operations = sum_of(member.operations for member in site.members)
-    traffic = sum_of(member.bytes for member in site.members)
-    return unlocated_member(operation, site, facts, operations=operations, traffic=traffic, root=True)
+    operations, read, written = map(sum_of, zip(*map(_amounts, site.members), strict=True))
+    return unlocated_member(operation, site, facts, operations=operations, traffic=(read, written), root=True)
 
 
 # ---- replaced
@@ -259,7 +262,14 @@ def add_replaced_ops(
             return is_new_part
 
         parts = [*facts.dataflow.upstream(member.op.number, is_part, _MAX_PARTS)]
-        absorbed = structs.replace(member, evidence=Evidence.ABSORBED, root=False, operations=UNKNOWN, bytes=UNKNOWN)
+        absorbed = structs.replace(
+            member,
+            evidence=Evidence.ABSORBED,
+            root=False,
+            operations=UNKNOWN,
+            bytes_read=UNKNOWN,
+            bytes_written=UNKNOWN,
+        )
         other_members = (structs.replace(absorbed, op=OpId.of(part)) for part in parts)
         return structs.replace(site, members=(member, *other_members))
 
@@ -382,8 +392,7 @@ def _with_relabelled_ops(site: Site, stand_ins: Relabelling, facts: ModelFacts) 
         if member.op not in stand_ins:
             return member
         operation = facts.operations[stand_ins[member.op].number]
-        return unlocated_member(
-            operation, site, facts, operations=member.operations, traffic=member.bytes, root=member.root
-        )
+        traffic = member.bytes_read, member.bytes_written
+        return unlocated_member(operation, site, facts, operations=member.operations, traffic=traffic, root=member.root)
 
     return structs.replace(site, members=tuple(map(restore, site.members)))

@@ -50,7 +50,8 @@ function memberRow(member, mark) {
   if (member.root) name.append(" ", make("small", "", "root"));
   if (op) name.append(make("br"), link(...nodeOrLine(op)), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);
-  evidence.title = known(member.operations, "count") + " operations, " + known(member.bytes, "bytes");
+  const [read, written] = [member.bytes_read, member.bytes_written].map((size) => known(size, "bytes"));
+  evidence.title = known(member.operations, "count") + " operations, " + read + " read, " + written + " written";
   return make("tr", mark === member.op ? "selected" : "", name, evidence, amountCell(ofMetric(member.attributed)));
 }
 
