@@ -527,7 +527,7 @@ def test_hostile_names_take_no_effect(to: str, hostile: Path, recorded: Recorded
 def test_options_that_a_format_does_not_have_are_refused(recorded: Recorded, tmp_path: Path) -> None:
     run = recorded("hand_mlp")
     said = refused("usage-invalid", "export", run, "--to", "csv", "-o", "x.csv", "--metric", "cpu_ns", cwd=tmp_path)
-    assert "csv always has all metrics of the run; --metric can add bytes_moved" in said
+    assert "csv always has all metrics of the run; --metric can add bytes_read" in said
     said = refused("usage-invalid", "export", run, "--to", "pprof", "-o", "-", cwd=tmp_path)
     assert "name a file" in said
 
