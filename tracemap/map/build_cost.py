@@ -37,7 +37,8 @@ class KernelBuildCost(Record, frozen=True):
     """The cost of a kernel. Sites that share it are compiled once.
 
     `duration_ns`: time of the compiler; `code_bytes`: bytes of its machine code; `translation_ns`: MLIR's passes;
-    `optimization_ns` and `generation_ns`: LLVM's passes on IR and on machine code.
+    `optimization_ns`: LLVM's passes on IR; `generation_ns`: LLVM's passes on machine code, and the file of an
+    executable without other kernels.
     `code_of_no_op`: bytes of `code_bytes` on lines without an op.
     """
 
@@ -135,11 +136,9 @@ def _kernel_cost(kernel: Kernel, own: KernelTiming | None, code_bytes: int, of_n
 
 def _time_parts(timing: BuildTiming) -> tuple[CostPart, ...]:
     """All parts of the compiler's time; their sum is `elapsed_ns`."""
-    kernels_ns = sum(kernel.duration_ns for kernel in timing.kernels)
     rest = {
-        "kernels": kernels_ns,
-        "library functions": timing.library_ns,
-        "linking and the rest of executables": timing.executables_ns - kernels_ns - timing.library_ns,
+        "kernels": sum(kernel.duration_ns for kernel in timing.kernels),
+        **{other.name: other.duration_ns for other in timing.others},
         "rest of the program": timing.elapsed_ns - timing.executables_ns,
     }
     return tuple(
