@@ -26,7 +26,9 @@ from tracemap.map.build.compiler.remarks import NO_THREADS
 from tracemap.map.bundle_documents import BuildTiming, KernelTiming, OtherTiming, PassTiming
 
 PASS_TIMING_FLAGS: Final = ("--mlir-timing", "--mlir-timing-display=tree")
-_EXECUTABLE_PASS_NAMES: Final = ",".join(f"iree-hal-{work}-all-executables" for work in ("translate", "link", "serialize"))
+_EXECUTABLE_PASS_NAMES: Final = ",".join(
+    f"iree-hal-{work}-all-executables" for work in ("translate", "link", "serialize")
+)
 KERNEL_TIMING_FLAGS: Final = (
     NO_THREADS,
     *PASS_TIMING_FLAGS,
@@ -298,7 +300,9 @@ def build_timing(
         elapsed_ns=elapsed_ns,
         peak_bytes=peak_bytes,
         executables_ns=executables_ns,
-        others=tuple(OtherTiming(name, ns) for name, ns in sorted(others.items(), key=lambda own: (-own[1], own[0])) if ns),
+        others=tuple(
+            OtherTiming(name, ns) for name, ns in sorted(others.items(), key=lambda own: (-own[1], own[0])) if ns
+        ),
         kernels=tuple(timings),
         passes=tuple(_passes(first, last, clocked)),
     )
