@@ -148,7 +148,7 @@ _PROGRAM_MAGIC: Final = b"IREE"
 _MAGICS: Final = (b"AMDG", b"CDA1", b"CUDB", b"HIPK", b"MTLE", b"SPV1", b"SPVE", b"VKE1", b"VMFB", b"WGSL", b"\x7fELF")
 """First bytes, or identifiers at offset 4 of a FlatBuffer, of executables for devices."""
 _HEADER_BYTES: Final = 64
-"""The header of an executable in a FlatBuffer (IREE, `iree/base/internal/flatcc/`), which begins with its identifier."""
+"""The header of an executable in a FlatBuffer, which begins with its identifier (IREE, `iree/schemas/`)."""
 
 
 class _Program:
@@ -213,7 +213,7 @@ def _bytecode(program: _Program) -> tuple[tuple[LocatedBytecode, ...], list[Modu
     table, data = program.table, program.data
     at, count = table.vector(_FUNCTIONS)
     ranges = [struct.unpack_from("<ii", data, at + _DESCRIPTOR_BYTES * index) for index in range(count)]
-    begin, length = table.vector(_BYTECODE)
+    _, length = table.vector(_BYTECODE)
     if any(offset < 0 or size < 0 or offset + size > length for offset, size in ranges):
         raise ValueError("a function's bytecode is out of bounds")
     exports = _exports(table)
@@ -221,12 +221,12 @@ def _bytecode(program: _Program) -> tuple[tuple[LocatedBytecode, ...], list[Modu
     first = {extent: index for index, extent in reversed(list(enumerate(ranges)))}
     parts = [ModulePart(PartKind.BYTECODE, names[index], size) for (_, size), index in first.items() if size]
     located = []
-    for name, entries in _source_maps(table):
+    for name, mapped in _source_maps(table):
         index = names.index(name) if name in names else -1
-        if index < 0 or first[ranges[index]] != index or not entries:
+        if index < 0 or first[ranges[index]] != index or not mapped:
             continue
-        offset, size = ranges[index]
-        entries = [(0, ()), *entries] if entries[0][0] > 0 else entries  # the marker of the first block
+        _, size = ranges[index]
+        entries = [(0, ()), *mapped] if mapped[0][0] > 0 else mapped  # the marker of the first block
         ends = [*(low for low, _ in entries[1:]), size]
         if any(low >= high for (low, _), high in zip(entries, ends, strict=True)) or entries[0][0] < 0:
             continue  # it is of other bytecode

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -205,7 +206,8 @@ def _code_by_op(kernel: Kernel, images: Sequence[Image]) -> tuple[Mapping[OpId, 
 def _bytes_by_line(kernel: str, images: Sequence[Image]) -> Counter[int]:
     sizes = Counter[int]()
     for image, function in kernel_images(images, kernel):
-        rows = [(at, line) for at, line in image.rows if function.low <= at < function.high]
+        begin, end = (bisect_left(image.rows, (at,)) for at in (function.low, function.high))
+        rows = image.rows[begin:end]
         # Code ahead of the first row has no line.
         for (low, line), (high, _) in pairwise([(function.low, NO_LINE), *rows, (function.high, NO_LINE)]):
             sizes[line] += high - low
@@ -242,6 +244,9 @@ class _Books:
         self._rest: Counter[tuple[str, str, str]] = Counter()
         """Bytes by part, name and reason."""
         self._weights: dict[str, Mapping[OpId, int]] = {}
+        self._other = Counter[str]()
+        for part in sizes.parts:
+            self._other[part.name] += part.bytes if part.kind is PartKind.OTHER_EXECUTABLE else 0
         self.data_of_kernel = Counter[str]()
         names = (name for place in sizes.located for name in place.names)
         self._ops = _TaggedOps(graph, names)
@@ -257,12 +262,7 @@ class _Books:
         self._bytes[_CODE].update(by_op)
         if of_no_op:
             self._rest[_CODE, kernel.name, "on lines without an op"] += of_no_op
-        other = sum(
-            part.bytes
-            for part in self._sizes.parts
-            if part.kind is PartKind.OTHER_EXECUTABLE and part.name == kernel.name
-        )
-        if other:
+        if other := self._other[kernel.name]:
             ops = tuple(dict.fromkeys(op for op in self._ops_of(kernel)))
             if ops:
                 self._split(_OTHER, other, ops)
