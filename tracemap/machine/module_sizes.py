@@ -67,14 +67,14 @@ class ModuleSizes:
     """The parts of a module's file, which add up to `total_bytes`.
 
     `images`: its CPU executables; `located`: the bytecode of functions with a source map, a part of the bytecode;
-    `constants`: bytes of each read-only segment with constants, in order.
+    `constants`: each read-only segment with constants, in order.
     """
 
     total_bytes: int
     parts: tuple[ModulePart, ...]
     images: tuple[Image, ...]
     located: tuple[LocatedBytecode, ...]
-    constants: tuple[int, ...]
+    constants: tuple[bytes, ...]
 
 
 def read_module_sizes(module: Path, kernels: frozenset[str]) -> ModuleSizes:
@@ -96,7 +96,7 @@ def read_module_sizes(module: Path, kernels: frozenset[str]) -> ModuleSizes:
         parts = [*_parts_of_executables(images, kernels), *executables, *bytecode]
     except (struct.error, ValueError, IndexError, UnicodeDecodeError) as error:
         raise ModuleInvalid(f"{module}: its structure is damaged ({error}); build the bundle again") from error
-    parts.append(ModulePart(PartKind.CONSTANTS, "", sum(constants)))
+    parts.append(ModulePart(PartKind.CONSTANTS, "", sum(map(len, constants))))
     rest = len(data) - sum(part.bytes for part in parts)
     if rest < 0:
         raise ModuleInvalid(f"{module}: its structure is damaged (parts overlap); build the bundle again")
@@ -166,8 +166,8 @@ class _Program:
 
 def _segments(
     program: _Program, images: Sequence[Image], kernels: frozenset[str]
-) -> tuple[tuple[int, ...], list[ModulePart]]:
-    """Bytes of the segments with constants, and the executables that are not read."""
+) -> tuple[tuple[bytes, ...], list[ModulePart]]:
+    """The segments with constants, and the executables that are not read."""
     data = program.data
     constants, executables, shared = [], [], 0
     for segment in program.table.tables(_SEGMENTS):
@@ -178,7 +178,7 @@ def _segments(
         if inside:
             shared += length - inside
         elif not _is_executable(data[begin : begin + length]):
-            constants.append(length)
+            constants.append(data[begin : begin + length])
         elif len(named := _named_kernels(data[begin : begin + length], kernels)) == 1:
             executables.append(ModulePart(PartKind.OTHER_EXECUTABLE, named[0], length))
         else:

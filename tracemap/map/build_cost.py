@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -313,30 +314,40 @@ class _Books:
                 self._rest[_BYTECODE, part.name, "IREE writes no source map for the function"] += rest
 
     def add_constants(self, bundle: Bundle) -> None:
-        """Add the model's constants; each buffer of them is a segment of the same size."""
-        segments = Counter(size for size in self._sizes.constants if size >= _LEAST_BUFFER)
+        """Add the model's constants; each buffer of them is a segment of the same size.
+
+        A constant belongs to the ops of the model with the same data, else to those of its location.
+        """
+        segments = [segment for segment in self._sizes.constants if len(segment) >= _LEAST_BUFFER]
         if not segments:
             return
         try:
-            read = _constant_buffers(bundle)
+            buffers = _constant_buffers(bundle)
         except (ImportError, BundleInvalid, ModelInvalid) as error:
             reason = f"the constants of the program cannot be read: {error}"
-            self._rest[_CONSTANTS, "", reason] += sum(size * count for size, count in segments.items())
+            self._rest[_CONSTANTS, "", reason] += sum(map(len, segments))
             return
-        buffers = defaultdict[int, list["ConstantBuffer"]](list)
-        for buffer in read:
-            buffers[buffer.bytes].append(buffer)
-        for size, own in sorted(buffers.items()):
-            if segments[size] != len(own):
-                reason = f"{segments[size]} segments have the {size:,} bytes of {len(own)} buffers"
-                self._rest[_CONSTANTS, "", reason] += size * min(segments[size], len(own))
+        ops_of_data = _ops_by_data(bundle) if buffers else {}
+        for size in sorted({buffer.bytes for buffer in buffers}):
+            own = [buffer for buffer in buffers if buffer.bytes == size]
+            same = [segment for segment in segments if len(segment) == size]
+            if len(own) != len(same):
+                reason = f"{len(same)} segments have the {size:,} bytes of {len(own)} buffers"
+                self._rest[_CONSTANTS, "", reason] += size * len(same)
                 continue
-            for amount, names in (part for buffer in own for part in buffer.parts):
-                if ops := self._ops.of(names):
-                    self._split(_CONSTANTS, amount, ops)
-                else:
-                    reason = "padding, and constants whose locations the compiler dropped or merged"
-                    self._rest[_CONSTANTS, "", reason] += amount
+            for buffer, segment in zip(own, same, strict=True):
+                self._add_buffer(buffer, segment, ops_of_data)
+
+    def _add_buffer(self, buffer: ConstantBuffer, segment: bytes, ops_of_data: Mapping[str, Sequence[OpId]]) -> None:
+        begin = 0
+        for amount, names in buffer.parts:
+            data = hashlib.sha256(segment[begin : begin + amount]).hexdigest()
+            if ops := ops_of_data.get(data, ()) or self._ops.of(names):
+                self._split(_CONSTANTS, amount, ops)
+            else:
+                reason = "padding, and constants whose locations the compiler dropped or merged"
+                self._rest[_CONSTANTS, "", reason] += amount
+            begin += amount
 
     def ops(self, *, has_times: bool) -> tuple[OpBuildCost, ...]:
         """The costs of the ops that have any, slowest first."""
@@ -384,6 +395,37 @@ class _TaggedOps:
         found = (_TAG.fullmatch(name) for name in names)
         ids = (OpId.of(int(tag[2])) for tag in found if tag and tag[1] == (self._prefix or tag[1]))
         return tuple(dict.fromkeys(op for op in ids if op in self._graph.op_by_id))
+
+
+_STORED = re.compile(r'(?:([\w.$-]+|"[^"\n]*"): "0x[^"\n]*)?\bliterals/([0-9a-f]{64})\.bin')
+_RESOURCE = re.compile(r'dense_resource<([\w.$-]+|"[^"\n]*")>')
+
+
+def _ops_by_data(bundle: Bundle) -> Mapping[str, tuple[OpId, ...]]:
+    """The ops of the model with each long literal, by its SHA-256: on its line, or on lines that name the resource."""
+    graph = bundle.graph
+    if not graph.sources:
+        return {}
+    source = graph.sources[0]
+    ops_of_line = defaultdict[int, list[OpId]](list)
+    for op in graph.ops:
+        if op.file == source.name and not isinstance(op.line, Unknown):
+            ops_of_line[op.line].append(op.id)
+    data_of_resource, lines_of_resource, lines_of_data = {}, defaultdict[str, list[int]](list), defaultdict(list)
+    for number, line in enumerate(bundle.source_text(source).split("\n"), start=1):
+        for resource, data in _STORED.findall(line):
+            if resource:
+                data_of_resource[resource] = data
+            else:
+                lines_of_data[data].append(number)
+        for resource in _RESOURCE.findall(line):
+            lines_of_resource[resource].append(number)
+    for resource, data in data_of_resource.items():
+        lines_of_data[data] += lines_of_resource[resource]
+    return {
+        data: tuple(dict.fromkeys(op for line in lines for op in ops_of_line[line]))
+        for data, lines in lines_of_data.items()
+    }
 
 
 def _constant_buffers(bundle: Bundle) -> Sequence[ConstantBuffer]:
