@@ -244,16 +244,21 @@ def building_tables(cost: BuildCost, graph: TraceGraph) -> tuple[CostTable, ...]
 
     kernels = tuple((own.kernel, time(own.duration_ns), f"{own.code_bytes:,}") for own in cost.kernels[:_MOST_ROWS])
     ops = tuple(
-        (own.op, graph.op_by_id[own.op].name, time(own.duration_ns), f"{own.code_bytes:,}")
+        (
+            *(own.op, graph.op_by_id[own.op].name, time(own.duration_ns)),
+            *(f"{part:,}" for part in (own.code_bytes, own.data_bytes, own.bytecode_bytes, own.constant_bytes)),
+        )
         for own in cost.ops[:_MOST_ROWS]
     )
     passes = tuple((own.pass_name, own.tool, time(own.duration_ns)) for own in cost.passes[:_MOST_ROWS])
+    rest = tuple((own.part, own.name, f"{own.amount:,}", own.reason) for own in cost.unattributed[:_MOST_ROWS])
     columns = ("compile time", "code bytes")
     return (
         CostTable("Compile time", ("part", "time"), tuple((part.name, time(part.amount)) for part in cost.times)),
         CostTable("Module", ("part", "bytes"), tuple((part.name, f"{part.amount:,}") for part in cost.bytes)),
         CostTable("Kernels", ("kernel", *columns), kernels),
-        CostTable("Ops (inferred)", ("op", "name", *columns), ops),
+        CostTable("Ops (inferred)", ("op", "name", *columns, "data", "bytecode", "constants"), ops),
+        CostTable("Unattributed bytes", ("part", "of", "bytes", "reason"), rest),
         CostTable("Passes", ("pass", "tool", "time"), passes),
     )
 

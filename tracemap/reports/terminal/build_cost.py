@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 _PARTS: Final = (Heading("part"), number("amount"), number("share"))
 _KERNELS: Final = (
     *(Heading("kernel", least=12), Heading("sites", leave=30), number("compile time"), number("MLIR", leave=20)),
-    *(number("LLVM IR", leave=20), number("machine code", leave=20), number("code bytes")),
+    *(number("LLVM IR", leave=20), number("machine code", leave=20), number("code bytes"), number("data", leave=25)),
 )
 _OPS: Final = (
     *(Heading("op"), Heading("line", least=8), Heading("name", least=8), number("compile time"), number("code bytes")),
+    *(number("data", leave=25), number("bytecode", leave=25), number("constants")),
 )
+_REST: Final = (Heading("part"), Heading("of", least=12, leave=20), number("bytes"), Heading("reason", words=True))
 _PASSES: Final = (Heading("pass", least=12), Heading("tool"), number("time"))
 _CHANGES: Final = (
-    *(Heading("name", least=12), number("compile time before"), number("after"), number("code bytes before")),
+    *(Heading("name", least=12), number("compile time before"), number("after"), number("bytes before")),
     number("after "),
 )
 
@@ -51,19 +53,29 @@ def print_build_cost(cost: BuildCost, graph: TraceGraph, out: TextIO, *, top: in
     kernels = (
         (
             *(own.kernel, plural(len(own.sites), "site"), _time(own.duration_ns), _time(own.translation_ns)),
-            *(_time(own.optimization_ns), _time(own.generation_ns), f"{own.code_bytes:,}"),
+            *(_time(own.optimization_ns), _time(own.generation_ns), *_amounts(own.code_bytes, own.data_bytes)),
         )
         for own in cost.kernels[: top or None]
     )
     _print_top(terminal, "Kernels, slowest to compile first", _KERNELS, list(kernels), len(cost.kernels))
     ops = (
-        (own.op, op_line(op), op.node or op.name, _time(own.duration_ns), f"{own.code_bytes:,}")
+        (
+            *(own.op, op_line(op), op.node or op.name, _time(own.duration_ns)),
+            *_amounts(own.code_bytes, own.data_bytes, own.bytecode_bytes, own.constant_bytes),
+        )
         for own in cost.ops[: top or None]
         for op in (graph.op_by_id[own.op],)
     )
-    _print_top(terminal, "Ops, by their part of the kernels (inferred)", _OPS, list(ops), len(cost.ops))
+    _print_top(terminal, "Ops, with their part of the kernels' time (inferred)", _OPS, list(ops), len(cost.ops))
+    if not top:
+        rest = ((own.part, own.name, f"{own.amount:,}", own.reason) for own in cost.unattributed)
+        _print_top(terminal, "Unattributed bytes", _REST, list(rest), len(cost.unattributed))
     passes = ((own.pass_name, own.tool, format_ns(own.duration_ns)) for own in cost.passes[: top or _MOST_PASSES])
     _print_top(terminal, "Compiler passes, slowest first", _PASSES, list(passes), len(cost.passes))
+
+
+def _amounts(*amounts: int) -> Iterator[str]:
+    return (f"{amount:,}" if amount else "" for amount in amounts)
 
 
 def _print_top(
@@ -90,7 +102,7 @@ def print_cost_changes(terminal: Console, changes: BuildCostChanges, top: int | 
     sizes = f"{changes.before_bytes:,} → {changes.after_bytes:,} bytes"
     say(terminal, "")
     say(terminal, f"cost of building: compile time with one thread {times}, module {sizes}")
-    for title, rows in (("Compiled kernels", changes.kernels), ("Code of ops", changes.ops)):
+    for title, rows in (("Compiled kernels", changes.kernels), ("Bytes of ops", changes.ops)):
         if rows:
             print_table(terminal, f"{title} that changed", _CHANGES, map(_change_row, rows[:top]))
             if top and len(rows) > top:

@@ -3,9 +3,10 @@
 The compiler runs with one thread, so that times add up:
 
 * MLIR's own timing (`--mlir-timing`) has all passes, merged over kernels.
-* A line ahead of the translation of each executable, and one ahead of the next pass, bound a kernel's translation.
+* Lines ahead of and after passes bound the translation of each executable, their linking, and the writing of each.
 * LLVM prints each pass on IR with its function ahead of running it. A remark ends the machine code of each function;
   it names the function by its debug information, which is the file of the kernel's text.
+* Time of an executable that is of no function belongs to its kernels, unless kernels of several share it.
 
 What is printed is stamped with the time of its arrival. That makes LLVM slower, most of all for small programs.
 """
@@ -16,18 +17,23 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.map.build.compiler.remarks import NO_THREADS
-from tracemap.map.bundle_documents import BuildTiming, KernelTiming, PassTiming
+from tracemap.map.bundle_documents import BuildTiming, KernelTiming, OtherTiming, PassTiming
 
 PASS_TIMING_FLAGS: Final = ("--mlir-timing", "--mlir-timing-display=tree")
+_EXECUTABLE_PASS_NAMES: Final = ",".join(
+    f"iree-hal-{work}-all-executables" for work in ("translate", "link", "serialize")
+)
 KERNEL_TIMING_FLAGS: Final = (
     NO_THREADS,
     *PASS_TIMING_FLAGS,
-    "--mlir-print-ir-before=iree-hal-translate-all-executables,iree-hal-conversion,iree-hal-link-all-executables",
+    f"--mlir-print-ir-before={_EXECUTABLE_PASS_NAMES}",
+    f"--mlir-print-ir-after={_EXECUTABLE_PASS_NAMES}",
     "--mlir-print-skip-regions",
     "--print-pass-numbers",
     "--pass-remarks-analysis=asm-printer",
@@ -91,6 +97,8 @@ def read_pass_times(output: str) -> PassTimes:
     if report is None or total is None:
         raise ModelInvalid("iree-compile printed no execution times; a flag may keep it from that")
     rows = [(len(indent) // 2, name, _ns(seconds)) for seconds, indent, name in _ROW.findall(output, report.end())]
+    if not any(name not in _NOT_PASSES for _, name, _ in rows):
+        raise ModelInvalid("iree-compile printed execution times in an unknown form; its release may be too new")
     own, whole = Counter[str](), Counter[str]()
     enclosing: list[str] = []
     for depth, name, duration in rows:
@@ -140,13 +148,35 @@ def read_stamped(text: str) -> StampedOutput:
     return StampedOutput(tuple(lines), peak)
 
 
-_TRANSLATION = re.compile(r"// -----// IR Dump Before TranslateAllExecutablesPass")
-_OTHER_PASS = re.compile(r"// -----// IR Dump Before (?:ConvertToHAL|LinkAllExecutables)Pass")
-"""The passes after the last translation: on the host program, and on executables."""
+_PASS_LINE = re.compile(r"// -----// IR Dump (Before|After) (\w+)Pass")
 _EXECUTABLE = re.compile(r'hal\.executable \w+ @(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 _PASS = re.compile(r"^ Running pass \d+ (\S+) on (.*)$")
 _FUNCTION_END = re.compile(r"^remark: (.*?):\d+:\d+: \d+ instructions in function")
 _IN_FUNCTION = re.compile(r"^loop .* in function (.*)$")
+
+
+class _Event(Enum):
+    """What a line tells."""
+
+    TRANSLATION_BEGINS = auto()
+    LINKING_BEGINS = auto()
+    WRITING_BEGINS = auto()
+    WRITING_ENDS = auto()
+    PASS_BEGINS = auto()
+    FUNCTION_ENDS = auto()
+    OTHER_WORK = auto()
+
+
+_EVENT_OF_LINE: Final = {
+    ("Before", "TranslateAllExecutables"): _Event.TRANSLATION_BEGINS,
+    ("After", "TranslateAllExecutables"): _Event.OTHER_WORK,
+    ("Before", "LinkAllExecutables"): _Event.LINKING_BEGINS,
+    ("After", "LinkAllExecutables"): _Event.OTHER_WORK,
+    ("Before", "SerializeAllExecutables"): _Event.WRITING_BEGINS,
+    ("After", "SerializeAllExecutables"): _Event.WRITING_ENDS,
+}
+_NAMED: Final = (_Event.TRANSLATION_BEGINS, _Event.WRITING_BEGINS)
+"""Events whose next line names the executable."""
 
 
 class _Clocked:
@@ -155,37 +185,55 @@ class _Clocked:
     def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
         self.translation, self.optimization, self.generation = Counter[str](), Counter[str](), Counter[str]()
         """Times by executable, by function, and by file of debug information."""
+        self.writing: dict[str, Counter[str]] = defaultdict(Counter)
+        """Times of no function, by executable and work."""
+        self.linking_ns = 0
         self.passes = Counter[str]()
         """LLVM's passes on IR."""
-        begin, counters = 0, list[tuple[Counter[str], str]]()
-        for stamp, event, name, pass_name in _events(lines):
-            if event == _FUNCTION_ENDS:
-                counters = [(self.generation, name)]
-            for counter, key in counters:
-                counter[key] += stamp - begin
-            begin, counters = stamp, []
-            if event == _EXECUTABLE_BEGINS:
-                counters = [(self.translation, name)]
-            elif event == _PASS_BEGINS:
-                counters = [(self.optimization, name), (self.passes, pass_name)]
+        begin, last, name, pass_name, executable = 0, _Event.OTHER_WORK, "", "", ""
+        for stamp, event, next_name, next_pass in _events(lines):
+            self._add(stamp - begin, last, event, name, next_name, pass_name, executable)
+            begin, last, name, pass_name = stamp, event, next_name, next_pass
+            if event is _Event.WRITING_BEGINS:
+                executable = name
+
+    def _add(
+        self, ns: int, event: _Event, next_event: _Event, name: str, next_name: str, pass_name: str, executable: str
+    ) -> None:
+        """Add the time from an event to the next one."""
+        if next_event is _Event.FUNCTION_ENDS:
+            self.generation[next_name] += ns
+        elif next_event is _Event.WRITING_ENDS:
+            self.writing[executable][_OBJECTS] += ns
+        elif event is _Event.TRANSLATION_BEGINS:
+            self.translation[name] += ns
+        elif event is _Event.LINKING_BEGINS:
+            self.linking_ns += ns
+        elif event is _Event.WRITING_BEGINS:
+            self.writing[executable][_TO_LLVM] += ns
+        elif event is _Event.PASS_BEGINS:
+            self.passes[pass_name] += ns
+            if name == _WHOLE_MODULE:
+                self.writing[executable][_WHOLE_PASSES] += ns
+            else:
+                self.optimization[name] += ns
 
 
-_EXECUTABLE_BEGINS, _OTHER_WORK, _PASS_BEGINS, _FUNCTION_ENDS = range(4)
-
-
-def _events(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, str, str]]:
+def _events(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, _Event, str, str]]:
     """The time of each event, the event, what it is about, and the pass."""
-    expects_executable = False
+    unnamed: _Event | None = None
     for stamp, line in lines:
-        if expects_executable and (named := _EXECUTABLE.match(line)):
-            yield stamp, _EXECUTABLE_BEGINS, named[1] or named[2], ""
-        elif _TRANSLATION.match(line) or _OTHER_PASS.match(line):
-            yield stamp, _OTHER_WORK, "", ""
+        if unnamed is not None and (named := _EXECUTABLE.match(line)):
+            yield stamp, unnamed, named[1] or named[2], ""
+            unnamed = None
+        elif found := _PASS_LINE.match(line):
+            event = _EVENT_OF_LINE.get((found[1], found[2]), _Event.OTHER_WORK)
+            unnamed = event if event in _NAMED else None
+            yield stamp, _Event.OTHER_WORK if unnamed else event, "", ""
         elif found := _PASS.match(line):
-            yield stamp, _PASS_BEGINS, _function(found[2]), found[1]
+            yield stamp, _Event.PASS_BEGINS, _function(found[2]), found[1]
         elif found := _FUNCTION_END.match(line):
-            yield stamp, _FUNCTION_ENDS, found[1], ""
-        expects_executable = _TRANSLATION.match(line) is not None
+            yield stamp, _Event.FUNCTION_ENDS, found[1], ""
 
 
 def _function(where: str) -> str:
@@ -222,9 +270,15 @@ def build_timing(
     last = read_pass_times(second.text)
     clocked = _Clocked(second.lines)
     translation = _by_kernel(clocked.translation, kernels)
+    executables = {own.executable for own in kernels}
+    own_writing = {name: works.total() for name, works in clocked.writing.items() if name in executables}
+    writing = _by_kernel(own_writing, kernels)
     timings = [
         KernelTiming(
-            own.kernel, translation[own.kernel], clocked.optimization[own.kernel], clocked.generation[own.file]
+            own.kernel,
+            translation[own.kernel],
+            clocked.optimization[own.kernel],
+            clocked.generation[own.file] + writing[own.kernel],
         )
         for own in kernels
     ]
@@ -232,20 +286,23 @@ def build_timing(
         raise ModelInvalid(f"iree-compile printed no times for {missing}; a flag may keep it from that")
     timings.sort(key=lambda timing: (-timing.duration_ns, timing.kernel))
     names = {own.kernel for own in kernels} | {own.file for own in kernels}
-    library_ns = sum(
-        ns
-        for counter in (clocked.optimization, clocked.generation)
-        for name, ns in counter.items()
-        if name not in names and name != _WHOLE_MODULE
-    )
-    kernels_ns = sum(timing.duration_ns for timing in timings)
+    others = Counter({LIBRARY_FUNCTIONS: 0, _LINKING: clocked.linking_ns})
+    for counter in (clocked.optimization, clocked.generation):
+        others[LIBRARY_FUNCTIONS] += sum(ns for name, ns in counter.items() if name not in names)
+    for name, works in clocked.writing.items():
+        if name not in executables:
+            others.update(works)
+    known_ns = sum(timing.duration_ns for timing in timings) + others.total()
     # The two clocks may differ by some microseconds.
-    executables_ns = min(elapsed_ns, max(last.executables_ns, kernels_ns + library_ns))
+    executables_ns = min(elapsed_ns, max(last.executables_ns, known_ns))
+    others[_UNATTRIBUTED] = executables_ns - known_ns
     return BuildTiming(
         elapsed_ns=elapsed_ns,
         peak_bytes=peak_bytes,
         executables_ns=executables_ns,
-        library_ns=library_ns,
+        others=tuple(
+            OtherTiming(name, ns) for name, ns in sorted(others.items(), key=lambda own: (-own[1], own[0])) if ns
+        ),
         kernels=tuple(timings),
         passes=tuple(_passes(first, last, clocked)),
     )
@@ -253,6 +310,13 @@ def build_timing(
 
 _WHOLE_MODULE: Final = "[module]"
 """LLVM's name for all functions of an executable."""
+LIBRARY_FUNCTIONS: Final = "library functions"
+_LINKING: Final = "combining kernels to executables"
+_TO_LLVM: Final = "translation to LLVM IR"
+_WHOLE_PASSES: Final = "LLVM passes on whole executables"
+_OBJECTS: Final = "object files and linker"
+_UNATTRIBUTED: Final = "unattributed: between the compiler's lines"
+"""Names for work of no kernel."""
 
 
 def _by_kernel(translation: Mapping[str, int], kernels: Sequence[TimedKernel]) -> Mapping[str, int]:
