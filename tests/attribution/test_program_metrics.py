@@ -11,7 +11,7 @@ import pytest
 
 import tracemap
 from tests.conftest import Built, Recorded
-from tests.support import check_cli, json_cli, long_where, run_cli
+from tests.support import SAMPLES, check_cli, json_cli, long_where, run_cli
 from tracemap.map.bundle import load
 
 LIVE, MOVED, READ, WRITTEN = "live_bytes_at_peak", "bytes_moved", "bytes_read", "bytes_written"
@@ -150,3 +150,43 @@ def test_names_of_no_metric_are_refused(built: Built, recorded: Recorded, tmp_pa
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert MOVED in refused.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("metric", ["module_bytes", pytest.param("compile_ns", marks=pytest.mark.long)])
+def test_costs_of_building_are_those_of_the_bundle(
+    metric: str, built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    """Sums of ops and kernels are those that `show --cost` prints; the whole is the time or the file."""
+    bundle = built("hand_attention")
+    if metric == "compile_ns":
+        bundle = tmp_path / "timed.tracemap"
+        check_cli("build", SAMPLES / "models" / "hand_attention.mlir", "--timing", "-o", bundle)
+    found = json_cli("attribute", recorded("hand_attention"), "--map", bundle, "--metric", metric)
+    cost = json_cli("show", bundle, "--cost")["cost"]
+    of_op = {
+        own["op"]: own["duration_ns"]
+        if metric == "compile_ns"
+        else sum(own[part] for part in ("code_bytes", "data_bytes", "bytecode_bytes", "constant_bytes"))
+        for own in cost["ops"]
+    }
+    ops = {op["op"]: op["metrics"][metric]["attributed"] for op in found["ops"]}
+    assert sum(ops.values()) > 0
+    assert ops == {op: of_op.get(op, 0) for op in ops}
+    (total,) = (own for own in found["metrics"] if own["name"] == metric)
+    assert total["measured"] == (cost["elapsed_ns"] if metric == "compile_ns" else cost["module_bytes"])
+    by_kernel: dict[str, int] = {}
+    kernel_of = {site.id: site.kernel for site in load(bundle).graph.sites}
+    for site in found["sites"]:
+        kernel = kernel_of[site["site"]]
+        by_kernel[kernel] = by_kernel.get(kernel, 0) + site["metrics"][metric]["total"]
+    for own in cost["kernels"]:
+        assert by_kernel[own["kernel"]] >= sum(
+            part["duration_ns" if metric == "compile_ns" else "bytes"] for part in own["ops"]
+        )
+    assert sum(by_kernel.values()) == total["attributed"]
+
+
+def test_compile_time_needs_a_bundle_with_it(built: Built, recorded: Recorded) -> None:
+    refused = run_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), "--metric", "compile_ns")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--timing" in refused.stderr

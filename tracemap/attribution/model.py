@@ -37,6 +37,7 @@ class UnattributedReason(enum.StrEnum):
     UNMATCHED = "unmatched-event"
     LAYOUT = "memory-layout"
     OTHER_VALUES = "values-of-no-measured-op"
+    BUILD = "rest-of-build"
     UNTIMED_COPIES = "untimed-copies"
 
 
@@ -50,6 +51,7 @@ UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.OUTLIERS: "outliers: time above the outlier threshold (preemption, noise)",
     UnattributedReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
     UnattributedReason.LAYOUT: "memory at the peak that holds no value: gaps, and values that are not needed there",
+    UnattributedReason.BUILD: "compile time, or bytes of the module, that belong to no op that the run measured",
     UnattributedReason.OTHER_VALUES: "values at the peak that belong to no op that the run measured",
     UnattributedReason.UNTIMED_COPIES: "bytes of copies and fills within command buffers, which no run times",
 }

@@ -1,4 +1,4 @@
-"""Metrics of the program itself, which need no measurement: bytes that ops read, write, and hold at the peak.
+"""Metrics of the program, which need no run: bytes that ops read, write and hold at the peak, and costs of building.
 
 They are added to an attribution on request. As for a measured metric, parts of ops and unattributed parts add up.
 """
@@ -6,7 +6,7 @@ They are added to an attribution on request. As for a measured metric, parts of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -28,6 +28,7 @@ from tracemap.attribution.model import (
 )
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, join_names, split_by_largest_remainder
+from tracemap.map.build_cost import BuildCost
 from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import Command, OpId, TraceGraph
 
@@ -39,17 +40,34 @@ BYTES_MOVED: Final = "bytes_moved"
 """The sum of both."""
 LIVE_BYTES: Final = "live_bytes_at_peak"
 """Bytes of an op's results in memory at the planned peak of the function."""
-PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES)
+COMPILE_TIME: Final = "compile_ns"
+"""Time that the compiler took for an op's kernels."""
+MODULE_BYTES: Final = "module_bytes"
+"""Bytes of the module that belong to an op: machine code, read-only data, bytecode and constants."""
+PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 
 
-def with_program_metrics(
-    attribution: Attribution, graph: TraceGraph, names: Sequence[str], memory: Callable[[], MemoryUse]
-) -> Attribution:
-    """The attribution with these metrics of the program after its own; `memory`: the memory of its function."""
+@dataclass(frozen=True)
+class Program:
+    """The compiled program: its map, and functions that read the called function's memory and the cost of building."""
+
+    graph: TraceGraph
+    memory: Callable[[], MemoryUse]
+    cost: Callable[[], BuildCost]
+
+
+def with_program_metrics(attribution: Attribution, program: Program, names: Sequence[str]) -> Attribution:
+    """The attribution with these metrics of the program after its own."""
+    graph = program.graph
     for name in names:
-        amounts = _live(attribution, memory()) if name == LIVE_BYTES else _moved(attribution, graph, name)
+        if name == LIVE_BYTES:
+            amounts = _live(attribution, program.memory())
+        elif name in (COMPILE_TIME, MODULE_BYTES):
+            amounts = _built(attribution, program.cost(), name)
+        else:
+            amounts = _moved(attribution, graph, name)
         attribution = _added(attribution, amounts)
-    moved = [name for name in names if name != LIVE_BYTES]
+    moved = [name for name in names if name in (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED)]
     unknown = _unknown_places(attribution, graph) if moved else []
     if not unknown:
         return attribution
@@ -64,6 +82,7 @@ class _Amounts:
 
     name: str
     invocations: Integer
+    unit: str = "bytes"
     parts: dict[str, dict[OpId, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     unattributed: dict[UnattributedReason, int] = field(default_factory=lambda: defaultdict(int))
     per_call: dict[str, PerCall] = field(default_factory=dict)
@@ -154,10 +173,7 @@ def _split(size: Integer, count: int) -> Sequence[Integer]:
 def _live(attribution: Attribution, memory: MemoryUse) -> _Amounts:
     amounts = _Amounts(LIVE_BYTES, 1)
     amounts.unattributed[UnattributedReason.LAYOUT] += memory.unused_bytes
-    places_of: dict[OpId, list[str]] = defaultdict(list)
-    for place, result in _places(attribution):
-        for share in result.shares:
-            places_of[share.op].append(place)
+    places_of = _places_of_ops(attribution)
     for value in memory.held:
         parts = split_by_largest_remainder(value.bytes, [1] * len(value.ops)) if value.ops else []
         if not value.ops:
@@ -170,6 +186,45 @@ def _live(attribution: Attribution, memory: MemoryUse) -> _Amounts:
                 amounts.parts[place][op] += part
             else:
                 amounts.unattributed[UnattributedReason.OTHER_VALUES] += part
+    return amounts
+
+
+def _places_of_ops(attribution: Attribution) -> Mapping[OpId, list[str]]:
+    """The dispatch sites and transfers of each op that the run measured."""
+    places_of: dict[OpId, list[str]] = defaultdict(list)
+    for place, result in _places(attribution):
+        for share in result.shares:
+            places_of[share.op].append(place)
+    return places_of
+
+
+# ---- cost of building
+
+
+def _built(attribution: Attribution, cost: BuildCost, name: str) -> _Amounts:
+    """Costs of building; an op's part in a kernel is split evenly over the kernel's dispatch sites with the op."""
+    is_time = name == COMPILE_TIME
+    amounts = _Amounts(name, 1, "ns" if is_time else "bytes")
+    whole = cost.elapsed_ns if is_time else cost.module_bytes
+    places_of = _places_of_ops(attribution)
+    in_kernels: dict[OpId, int] = defaultdict(int)
+
+    def add(op: OpId, amount: Integer, sites: Collection[str] | None) -> int:
+        places = [place for place in places_of.get(op, ()) if sites is None or place in sites]
+        if not isinstance(amount, int) or not places:
+            return 0
+        for place, part in zip(places, split_by_largest_remainder(amount, [1] * len(places)), strict=True):
+            amounts.parts[place][op] += part
+        return amount
+
+    known = 0
+    for kernel in cost.kernels:
+        for own in kernel.ops:
+            known += add(own.op, own.duration_ns if is_time else own.bytes, kernel.sites)
+            in_kernels[own.op] += own.bytes
+    for op in () if is_time else cost.ops:
+        known += add(op.op, op.bytes - in_kernels[op.op], None)
+    amounts.unattributed[UnattributedReason.BUILD] += (whole if isinstance(whole, int) else 0) - known
     return amounts
 
 
@@ -187,7 +242,7 @@ def _added(attribution: Attribution, amounts: _Amounts) -> Attribution:
             inclusive[op] += sum(own.values())
     attributed, unattributed = sum(attributed_to.values()), sum(amounts.unattributed.values())
     measured = attributed + unattributed
-    total = MetricTotal(name, "bytes", "sum", measured, attributed, unattributed, measured, amounts.invocations)
+    total = MetricTotal(name, amounts.unit, "sum", measured, attributed, unattributed, measured, amounts.invocations)
 
     def place(key: str, result: PlaceResult) -> Mapping[str, object]:
         own = amounts.parts.get(key, {})

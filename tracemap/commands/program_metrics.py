@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tracemap.commands.runs import BundleAttribution
 from tracemap.core.errors import UsageInvalid
 
 if TYPE_CHECKING:
+    from tracemap.map.build_cost import BuildCost
     from tracemap.map.memory_use import MemoryUse
 
 
@@ -17,9 +19,17 @@ def with_metrics_of_program(attributed: BundleAttribution, names: Sequence[str])
 
     Raises:
         BundleInvalid: the bundle does not have its memory.
-        UsageInvalid: the runs called several functions, or sizes depend on dimensions that they do not say.
+        ModuleInvalid: its module is damaged.
+        UsageInvalid: the runs called several functions, sizes depend on dimensions that they do not say, or the bundle
+            was built without `--timing`.
     """
-    from tracemap.attribution.program_metrics import LIVE_BYTES, PROGRAM_METRICS, with_program_metrics
+    from tracemap.attribution.program_metrics import (
+        COMPILE_TIME,
+        LIVE_BYTES,
+        PROGRAM_METRICS,
+        Program,
+        with_program_metrics,
+    )
 
     chosen = [name for name in dict.fromkeys(names) if name in PROGRAM_METRICS]
     if not chosen:
@@ -38,4 +48,13 @@ def with_metrics_of_program(attributed: BundleAttribution, names: Sequence[str])
         ((use, _),) = planned(bundle, MemoryOptions(function=function, inputs=attribution.run.inputs, top=0))
         return use
 
-    return BundleAttribution(bundle, with_program_metrics(attribution, bundle.graph, chosen, memory))
+    @cache
+    def cost() -> BuildCost:
+        from tracemap.map.build_cost import build_cost
+
+        if COMPILE_TIME in chosen and bundle.timing() is None:
+            raise UsageInvalid(f"--metric {COMPILE_TIME}: build the bundle with `tracemap build --timing`")
+        return build_cost(bundle)
+
+    program = Program(bundle.graph, memory, cost)
+    return BundleAttribution(bundle, with_program_metrics(attribution, program, chosen))

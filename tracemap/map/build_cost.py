@@ -51,6 +51,17 @@ class OpBuildCost(Record, frozen=True):
         return self.code_bytes + self.data_bytes + self.bytecode_bytes + self.constant_bytes
 
 
+class KernelOpCost(Record, frozen=True):
+    """The part of an op in a kernel's cost.
+
+    `duration_ns`: time of the compiler, inferred from the op's machine code; `bytes`: code and read-only data.
+    """
+
+    op: OpId
+    duration_ns: Integer
+    bytes: Count
+
+
 class KernelBuildCost(Record, frozen=True):
     """The cost of a kernel. Sites that share it are compiled once.
 
@@ -58,6 +69,7 @@ class KernelBuildCost(Record, frozen=True):
     device; `translation_ns`: MLIR's passes; `optimization_ns`: LLVM's passes on IR; `generation_ns`: LLVM's passes on
     machine code, and the file of an executable without other kernels.
     `code_of_no_op`: bytes of `code_bytes` on lines without an op; `data_bytes`: read-only data that its code loads.
+    `ops`: the parts of its ops, in the order of the model.
     """
 
     kernel: str
@@ -69,6 +81,7 @@ class KernelBuildCost(Record, frozen=True):
     code_bytes: Count
     code_of_no_op: Count
     data_bytes: Count
+    ops: tuple[KernelOpCost, ...]
 
     @property
     def bytes(self) -> int:
@@ -140,8 +153,8 @@ def build_cost(bundle: Bundle) -> BuildCost:
     for kernel in graph.kernels:
         code_bytes, of_no_op = books.add_kernel(kernel)
         own = timing_of.get(kernel.name)
-        kernels.append(_kernel_cost(kernel, own, code_bytes, of_no_op, books.data_of_kernel[kernel.name]))
-        books.add_time(kernel, kernels[-1].duration_ns)
+        ops = books.add_time(kernel, own.duration_ns if own is not None else UNKNOWN)
+        kernels.append(_kernel_cost(kernel, own, code_bytes, of_no_op, books.data_of_kernel[kernel.name], ops))
     kernels.sort(key=lambda cost: (-_known(cost.duration_ns), -cost.code_bytes, cost.kernel))
     parts = Counter[str]()
     for part in sizes.parts:
@@ -165,14 +178,19 @@ def _known(value: Integer) -> int:
 
 
 def _kernel_cost(
-    kernel: Kernel, own: KernelTiming | None, code_bytes: int, of_no_op: int, data_bytes: int
+    kernel: Kernel,
+    own: KernelTiming | None,
+    code_bytes: int,
+    of_no_op: int,
+    data_bytes: int,
+    ops: tuple[KernelOpCost, ...],
 ) -> KernelBuildCost:
     translation, optimization, generation = (
         (own.translation_ns, own.optimization_ns, own.generation_ns) if own is not None else (UNKNOWN,) * 3
     )
     duration = own.duration_ns if own is not None else UNKNOWN
     times = (duration, translation, optimization, generation)
-    return KernelBuildCost(kernel.name, kernel.sites, *times, code_bytes, of_no_op, data_bytes)
+    return KernelBuildCost(kernel.name, kernel.sites, *times, code_bytes, of_no_op, data_bytes, ops)
 
 
 def _time_parts(timing: BuildTiming) -> tuple[CostPart, ...]:
@@ -245,6 +263,8 @@ class _Books:
         self._rest: Counter[tuple[str, str, str]] = Counter()
         """Bytes by part, name and reason."""
         self._weights: dict[str, Mapping[OpId, int]] = {}
+        self._of_kernel: dict[str, Counter[OpId]] = defaultdict(Counter)
+        """Code and read-only data of ops, by kernel."""
         self._other = Counter[str]()
         for part in sizes.parts:
             self._other[part.name] += part.bytes if part.kind is PartKind.OTHER_EXECUTABLE else 0
@@ -252,21 +272,24 @@ class _Books:
         names = (name for place in sizes.located for name in place.names)
         self._ops = _TaggedOps(graph, names)
 
-    def _split(self, part: str, amount: int, ops: Sequence[OpId]) -> None:
+    def _split(self, part: str, amount: int, ops: Sequence[OpId], kernel: str = "") -> None:
         """Split bytes evenly over ops."""
         for op, own in zip(ops, split_by_largest_remainder(amount, [1] * len(ops)), strict=True):
             self._bytes[part][op] += own
+            if kernel:
+                self._of_kernel[kernel][op] += own
 
     def add_kernel(self, kernel: Kernel) -> tuple[int, int]:
         """Add a kernel's code; returns its bytes, and those on lines without an op."""
         by_op, of_no_op = _code_by_op(kernel, self._sizes.images)
         self._bytes[_CODE].update(by_op)
+        self._of_kernel[kernel.name].update(by_op)
         if of_no_op:
             self._rest[_CODE, kernel.name, "on lines without an op"] += of_no_op
         if other := self._other[kernel.name]:
             ops = tuple(dict.fromkeys(op for op in self._ops_of(kernel)))
             if ops:
-                self._split(_OTHER, other, ops)
+                self._split(_OTHER, other, ops, kernel.name)
             else:
                 self._rest[_OTHER, kernel.name, "no op is in the kernel"] += other
         self._weights[kernel.name] = by_op
@@ -276,14 +299,21 @@ class _Books:
     def _ops_of(self, kernel: Kernel) -> Iterator[OpId]:
         return (member.op for site in kernel.sites for member in self._graph.site_by_id[site].members)
 
-    def add_time(self, kernel: Kernel, duration_ns: Integer) -> None:
-        """Add a kernel's time. It is split by the bytes of code, or evenly over its ops if none has code."""
+    def add_time(self, kernel: Kernel, duration_ns: Integer) -> tuple[KernelOpCost, ...]:
+        """Add a kernel's time. It is split by the bytes of code, or evenly over its ops if none has code.
+
+        Returns:
+            The parts of the ops.
+        """
         weights = dict(self._weights[kernel.name]) or dict.fromkeys(self._ops_of(kernel), 1)
-        if isinstance(duration_ns, Unknown) or not weights:
-            return
-        parts = split_by_largest_remainder(duration_ns, list(weights.values()))
-        for op, part in zip(weights, parts, strict=True):
-            self._ns[op] += part
+        times: dict[OpId, Integer] = dict.fromkeys(weights, UNKNOWN)
+        if isinstance(duration_ns, int) and weights:
+            parts = split_by_largest_remainder(duration_ns, list(weights.values()))
+            times.update(zip(weights, parts, strict=True))
+            self._ns.update(dict(zip(weights, parts, strict=True)))
+        sizes, none = self._of_kernel[kernel.name], 0 if isinstance(duration_ns, int) else UNKNOWN
+        ops = sorted({**times, **sizes}, key=lambda op: op.number)
+        return tuple(KernelOpCost(op, times.get(op, none), sizes[op]) for op in ops)
 
     def add_data(self) -> None:
         """Add the data that kernels load; bytes that several lines load are split evenly over them."""
@@ -296,7 +326,7 @@ class _Books:
                     self.data_of_kernel[reader.function] += part
                     ops = lines_of[reader.function].get(reader.line, ())
                     if ops:
-                        self._split(_DATA, part, ops)
+                        self._split(_DATA, part, ops, reader.function)
                     elif part:
                         self._rest[_DATA, reader.function, "loaded on lines without an op"] += part
 

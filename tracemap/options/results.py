@@ -127,8 +127,8 @@ class AttributeOptions(Options, Windowed):
         metavar="VIEW",
     )
     metrics: tuple[str, ...] = name_list(
-        "Metrics of the text table; the first one ranks the rows. Those of the program, bytes_read, "
-        "bytes_written, bytes_moved and live_bytes_at_peak, are in JSON, CSV and the page only if named.  "
+        "Metrics of the text table; the first one ranks the rows. Those of the program are in JSON, CSV and the page "
+        "only if named: bytes_read, bytes_written, bytes_moved, live_bytes_at_peak, compile_ns, module_bytes.  "
         "[default: time and up to three others]",
         "--metric",
         metavar="A,B…",
