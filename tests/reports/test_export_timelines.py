@@ -18,10 +18,10 @@ from tests.commands.test_errors import refused
 from tests.conftest import Built, Recorded
 from tests.core.test_sanitize import hostile, steering
 from tests.reports.test_exports import Exporter, exported, measured, rows_of
-from tests.support import ROOT, command_line
+from tests.support import ROOT, check_cli, command_line, json_cli
 from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.units import UNKNOWN
-from tracemap.reports.timeline_tracks import tracks_of
+from tracemap.reports.timeline_tracks import allocated_levels, tracks_of
 
 __all__ = ["exported", "hostile"]
 
@@ -36,6 +36,7 @@ class Slices:
         self.trace.ParseFromString(path.read_bytes())
         described = [each.track_descriptor for each in self.trace.packet if each.HasField("track_descriptor")]
         self.names = {each.uuid: each.name for each in described}
+        self.levels: list[tuple[str, int, int]] = []
         self.slices = list(self._read())
 
     def _read(self) -> Iterator[dict[str, Any]]:
@@ -53,6 +54,8 @@ class Slices:
                 arguments = {each.name: arguments_of(each) for each in event.debug_annotations}
                 about = {"name": event.name, "kind": event.categories[0], "track": self.names[event.track_uuid]}
                 open_on[event.track_uuid] = {**arguments, **about, "begin": now, "source": event.source_location}
+            elif event.type == event.TYPE_COUNTER:
+                self.levels.append((self.names[event.track_uuid], now, event.counter_value))
             else:
                 started = open_on.pop(event.track_uuid)
                 yield {**started, "duration": now - started["begin"]}
@@ -215,3 +218,25 @@ def test_hostile_names_take_no_effect(hostile: Path, recorded: Recorded, tmp_pat
     assert "cmd|" in text
     assert not steering(text)
     assert json.loads(text)["traceEvents"]
+
+
+def test_the_allocated_memory_is_a_counter(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Its largest value over all invocations is the peak that `memory` finds with SQL; it ends at 0."""
+    run, bundle = recorded("hand_mlp"), built("hand_mlp")
+    arguments = ("export", run, "--map", bundle, "--all-invocations")
+    check_cli(*arguments, "--to", "chrome-trace", "-o", tmp_path / "t.json")
+    check_cli(*arguments, "--to", "perfetto", "-o", tmp_path / "t.pftrace")
+    events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]
+    levels = [
+        (event["name"], round(1000 * event["ts"]), event["args"]["bytes"]) for event in events if event["ph"] == "C"
+    ]
+    peak = json_cli("memory", bundle, run)["allocated"]["peak_bytes"]
+    assert max(size for _, _, size in levels) == peak > 0
+    assert levels[-1][2] == 0
+    assert Slices(tmp_path / "t.pftrace").levels == levels
+
+
+def test_memory_of_unknown_size_has_no_counter() -> None:
+    known, unknown = span(0, 5, kind="alloca", payload_bytes=64), span(1, 5, kind="alloca")
+    assert allocated_levels([known]) == [(0, 64), (5, 0)]
+    assert allocated_levels([known, unknown]) == []

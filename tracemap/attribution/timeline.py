@@ -23,7 +23,7 @@ _SPANS: Final = """
 SELECT event.kind, CAST(CASE WHEN event.kind = 'dispatch' THEN {dispatch}
                              WHEN event.kind IN ('copy', 'fill', 'update') THEN {transfer} ELSE -1 END AS INTEGER),
        event.kernel, event.invocation, event.submission_id, event.thread, event.start_ns, event.duration_ns,
-       event.covered_ns, event.cpu_ns
+       event.covered_ns, event.cpu_ns, event.payload_bytes
 FROM (SELECT * FROM {events} WHERE {which}) AS event {joins}
 ORDER BY event.start_ns, event.duration_ns DESC, event.kind, event.submission_id, event.command_index, event.kernel,
          event.thread, event.cpu_ns, event.invocation{limit}
@@ -39,7 +39,8 @@ class TimedEvent:
     """A timed event.
 
     `places`: the candidate sites or transfers; one if the join is exact, none if the event has no target. `start_ns` is
-    on the run's clock. `covered_ns`: the part of an `execute` in which its dispatches ran.
+    on the run's clock. `covered_ns`: the part of an `execute` in which its dispatches ran. `payload_bytes`: bytes
+    that are moved, allocated or released.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class TimedEvent:
     duration_ns: int
     covered_ns: Integer
     cpu_ns: Integer
+    payload_bytes: Integer = UNKNOWN
 
     @property
     def end_ns(self) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import Final
 
 from tracemap.attribution.model import Attribution, MemberShare
 from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.sanitize import without_controls
-from tracemap.core.units import Unknown
+from tracemap.core.units import Integer, Unknown
 from tracemap.map.model import Op, OpId, TraceGraph
 from tracemap.map.query import scope_of, scope_text
 from tracemap.reports.cost_lookup import DEFAULT_METRIC
@@ -72,6 +73,32 @@ class _Lanes:
         lane = heappop(self.free)
         self.spans[lane].append(span)
         heappush(self.busy, (span.end_ns, lane))
+
+
+def allocated_levels(spans: Sequence[TimedEvent]) -> list[tuple[int, int]]:
+    """The times at which the allocated memory changes, in ns, with the bytes from then on; empty if sizes are unknown.
+
+    Memory is taken when an allocation begins, and free when a release has ended, or its invocation ends.
+    """
+    changes = Counter[int]()
+    held, ends = Counter[Integer](), dict[Integer, int]()
+    for span in spans:
+        ends[span.invocation] = max(span.end_ns, ends.get(span.invocation, span.end_ns))
+        if span.kind not in _MEMORY:
+            continue
+        if isinstance(span.payload_bytes, Unknown):
+            return []
+        is_release = span.kind == "dealloca"
+        size = -span.payload_bytes if is_release else span.payload_bytes
+        changes[span.end_ns if is_release else span.start_ns] += size
+        held[span.invocation] += size
+    for invocation, size in held.items():
+        changes[ends[invocation]] -= size
+    times = sorted(time for time, change in changes.items() if change)
+    return list(zip(times, accumulate(changes[time] for time in times), strict=True))
+
+
+_MEMORY: Final = ("alloca", "dealloca")
 
 
 def span_name(span: TimedEvent) -> str:

@@ -18,9 +18,12 @@ from tracemap.core.units import Unknown
 from tracemap.map.model import TraceGraph
 from tracemap.map.query import python_frame
 from tracemap.reports.exports.charges import escape_controls, from_extra, op_label
-from tracemap.reports.timeline_tracks import OpShare, Shares, Track, span_name, tracks_of
+from tracemap.reports.timeline_tracks import OpShare, Shares, Track, allocated_levels, span_name, tracks_of
 
 # ---- both formats
+
+ALLOCATED: Final = "allocated memory"
+"""Name of the counter of the memory that the device allocated."""
 
 
 def _run_name(graph: TraceGraph, attribution: Attribution, number: int) -> str:
@@ -38,6 +41,7 @@ def _arguments(span: TimedEvent) -> Mapping[str, str | int]:
         "start_ns": span.start_ns,
         "cpu_ns": span.cpu_ns,
         "covered_ns": span.covered_ns,
+        "bytes": span.payload_bytes,
     }
     return {name: value for name, value in values.items() if isinstance(value, (str, int))}
 
@@ -96,6 +100,7 @@ class _Writer:
             descriptor = self._track(track.name, process.uuid)
             descriptor.sibling_order_rank = rank
             self._spans(track, descriptor.uuid, begin)
+        self._levels(allocated_levels(spans), process.uuid, begin)
 
     def _packet(self) -> Any:  # noqa: ANN401 - as above
         packet = self._builder.add_packet()
@@ -122,6 +127,15 @@ class _Writer:
             if ops:
                 self._add_ops(event.debug_annotations.add(name="ops"), ops)
             self._event(uuid, span.end_ns - begin, "TYPE_SLICE_END")
+
+    def _levels(self, levels: Sequence[tuple[int, int]], process: int, begin: int) -> None:
+        """Add a counter of the allocated memory, if it is known."""
+        if not levels:
+            return
+        descriptor = self._track(ALLOCATED, process)
+        descriptor.counter.unit = descriptor.counter.Unit.Value("UNIT_SIZE_BYTES")
+        for time_ns, size in levels:
+            self._event(descriptor.uuid, time_ns - begin, "TYPE_COUNTER").counter_value = size
 
     def _event(self, uuid: int, time_ns: int, kind: str) -> Any:  # noqa: ANN401 - as above
         packet = self._packet()
@@ -173,6 +187,10 @@ def chrome_trace(graph: TraceGraph, attribution: Attribution, runs: Sequence[Seq
             events.append(_metadata("thread_name", number, rank, {"name": track.name}))
             events.append(_metadata("thread_sort_index", number, rank, {"sort_index": rank}))
             events += [_complete_event(graph, span, number, rank, begin, shares) for span in track.spans]
+        events += [
+            {"name": ALLOCATED, "ph": "C", "ts": (time - begin) / _NS_PER_US, "pid": number, "args": {"bytes": size}}
+            for time, size in allocated_levels(spans)
+        ]
     about = {"exporter": f"tracemap {__version__}", "rule": attribution.rule.value}
     listed = ",\n".join(encode(event).decode() for event in events)
     return f'{{"otherData": {encode(about).decode()},\n"displayTimeUnit": "ns",\n"traceEvents": [\n{listed}\n]}}\n'
