@@ -227,6 +227,15 @@ def test_the_same_program_has_the_same_numerics(copied: Built) -> None:
     assert first == second
 
 
+def test_generated_integers_are_noted(tmp_path: Path) -> None:
+    """They are zeros, which verify little."""
+    text = "func.func @f(%x: tensor<8xi8>) -> tensor<8xi8> {\n  %0 = arith.addi %x, %x : tensor<8xi8>\n"
+    bundle = build(text + "  return %0 : tensor<8xi8>\n}\n", tmp_path, "integers")
+    (note,) = json_cli("numerics", bundle)["diagnostics"]
+    assert note["slug"] == "zero-inputs"
+    assert not json_cli("numerics", bundle, "--input", "8xi8=3")["diagnostics"]
+
+
 # ---- next to costs
 
 

@@ -269,12 +269,20 @@ RANDOM_LIMIT: Final = 0.1
 """Generated floats lie in [0, 0.1): not negative, so that their roots and logarithms are numbers."""
 
 
+_ZEROS: Final = "zeros (made up)"
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """One argument: the value of IREE's `--input`, and its description in the run's header."""
 
     spec: str
     said: str
+
+    @property
+    def is_generated_zeros(self) -> bool:
+        """Whether nobody gave it, so that it has only zeros."""
+        return self.said.endswith(_ZEROS)
 
 
 _RANDOM_BYTES: Final = 8
@@ -756,7 +764,7 @@ def _generated_input(index: int, shaped: Shaped, folder: Path) -> Input:
     kind = number_type(shaped.element)
     # Without a value IREE fills any element type with zeros; it does not read an empty file.
     if not kind or math.prod(sizes) == 0:
-        return Input(text if sizes else f"{text}={_zero(shaped.element)}", f"{text}: zeros (made up)")
+        return Input(text if sizes else f"{text}={_zero(shaped.element)}", f"{text}: {_ZEROS}")
     if (needed_bytes := _RANDOM_BYTES * math.prod(sizes)) > (free_bytes := free_memory()):
         raise InputInvalid(
             f"an input of {text} cannot be generated: it takes {format_bytes(needed_bytes)}, but only "

@@ -19,6 +19,7 @@ from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import join_names
 from tracemap.kernels.model import DOUBLE, KERNELS, Numerics
 from tracemap.options.kernels import NumericsOptions
 from tracemap.options.measure import CallOptions, call_of
@@ -125,6 +126,10 @@ def _observed(
         ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
         results = [_samples_of(target) if keep else np.zeros(0) for target, keep in zip(targets, kept, strict=True)]
     sites, diagnostics = _identified(bundle.graph, [dispatch.kernel for dispatch in checks.checked])
+    zeros = [f"argument {index} ({own.spec})" for index, own in enumerate(call.inputs) if own.is_generated_zeros]
+    if zeros:
+        text = f"{join_names(zeros)}: only zeros, since generated integers may be indices; give data with --input"
+        diagnostics = (*diagnostics, Diagnostic("zero-inputs", text))
     return ObservedRun(bundle, call.entry.name, checks.checked, sites, diagnostics, results)
 
 
