@@ -138,6 +138,55 @@ def test_a_costly_value_is_named_first(seed: int, tmp_path: Path) -> None:
     assert first["bytes"] == 64 * 1024 * 4
 
 
+def test_constants_in_a_packed_resource_have_their_ops_and_readers(tmp_path: Path) -> None:
+    """A weight that two ops read, one that is computed when the module is loaded, and a small one, which pads."""
+    shapes = {"w": (64, 64), "v": (64, 3)}
+    chance = random.Random(1)
+    blobs = {
+        name: bytes(chance.randrange(64) for _ in range(4 * rows * columns)) for name, (rows, columns) in shapes.items()
+    }
+    lines = ",".join(f'{name}: "0x04000000{blob.hex()}"' for name, blob in blobs.items())
+    model, bundle = tmp_path / "weights.mlir", tmp_path / "weights.tracemap"
+    model.write_text(f"{WEIGHTS}\n{{-# dialect_resources: {{ builtin: {{ {lines} }} }} #-}}\n", encoding="utf-8")
+    check_cli("build", model, "-o", bundle, "--", "--iree-opt-const-eval=false")
+    found = json_cli("memory", bundle)
+    line = {op["id"]: op["line"] for op in json_cli("show", bundle)["ops"]}
+    kept = {
+        line[value["ops"][0]]: (value["bytes"], [line[op] for op in value["reading_ops"]]) for value in found["kept"]
+    }
+    assert kept == {2: (4 * 64 * 64, [4, 5]), 4: (4 * 64 * 64, [6]), 3: (4 * 64 * 3, [7])}
+    (function,) = found["functions"]
+    assert function["kept_bytes"] == sum(size for size, _ in kept.values())
+    text = check_cli("memory", bundle)
+    rows = [row.split() for row in text.partition("Constants and variables")[2].splitlines()]
+    assert ["op2", "weights.mlir:2", "stablehlo.constant", "16.0", "KiB", "site0", "site1", "op4", "op5"] in rows
+
+
+WEIGHTS = """\
+func.func @main(%x: tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32x3xf32>) {
+  %w = stablehlo.constant dense_resource<w> : tensor<64x64xf32>
+  %v = stablehlo.constant dense_resource<v> : tensor<64x3xf32>
+  %s = stablehlo.sine %w : tensor<64x64xf32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %1 = stablehlo.dot_general %0, %s, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %2 = stablehlo.dot_general %0, %v, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x3xf32>) -> tensor<32x3xf32>
+  return %1, %2 : tensor<32x64xf32>, tensor<32x3xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("model", ["torch_mlp", "hand_multifunc", "jax_gpt2_4l", "torch_bert_tiny", "onnx_tinygpt"])
+def test_constants_and_variables_add_up(model: str, built: Built) -> None:
+    """What the module keeps is its constants and variables, with gaps of the layout; each has a dispatch as reader."""
+    found = json_cli("memory", built(model))
+    for function in found["functions"]:
+        gaps = function["kept_bytes"] - sum(value["bytes"] for value in found["kept"])
+        assert 0 <= gaps < ALIGNMENT * len(found["kept"])
+    assert found["kept"]
+    assert all(value["read_by"] and value["reading_ops"] for value in found["kept"] if value["ops"])
+
+
 CALLED = """
 util.func private @layer(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> tensor<64x64xf32>
     attributes {inlining_policy = #util.inline.never} {
@@ -170,7 +219,7 @@ def test_slices_are_laid_out_as_the_compiler_does() -> None:
     """A slice goes into the smallest gap that it fits into; equal dynamic sizes share a place if they can."""
 
     def value(size: str, first: int, last: int) -> MemoryValue:
-        return MemoryValue(size, (), (), (), first, last)
+        return MemoryValue(size, (), (), (), (), first, last)
 
     def layout(*values: MemoryValue, sizes: Sequence[int] = ()) -> int:
         return packed_bytes(values, sizes or [int(str(own.size)) for own in values])

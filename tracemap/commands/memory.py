@@ -21,7 +21,7 @@ from tracemap.options.compile import MemoryOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
-    from tracemap.map.memory_use import MemoryUse
+    from tracemap.map.memory_use import HeldValue, MemoryUse
     from tracemap.runs.allocations import AllocatedMemory
     from tracemap.runs.model import Run, RunHeader
 
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 class ProgramMemory:
     """The memory of a program.
 
-    `functions`: the memory of each, as it is and without the ops that the options name. `allocated`: what a run
-    allocated; None without a run.
+    `functions`: the memory of each, as it is and without the ops that the options name. `kept`: constants and
+    variables that the module holds. `allocated`: what a run allocated; None without a run.
     """
 
     functions: list[tuple[MemoryUse, MemoryUse]]
+    kept: tuple[HeldValue, ...]
     allocated: AllocatedMemory | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -52,12 +53,15 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
         RunMismatch: the run was recorded from a different build.
         UsageInvalid: the run does not say which function it called.
     """
+    from tracemap.map.memory_use import kept_values
+
+    kept = kept_values(bundle.memory())
     if run is None:
         found = planned(bundle, options)
         missing = {own.function: own.called for own in bundle.memory().functions if own.called}
         notes = [Diagnostic("memory-unknown", unknown_memory(*item)) for item in missing.items()]
         is_whole = not isinstance(options.function, str) and not options.inputs
-        return ProgramMemory(found, diagnostics=tuple(notes) if is_whole else ())
+        return ProgramMemory(found, kept, diagnostics=tuple(notes) if is_whole else ())
     from tracemap.attribution.attribute import check_runs
     from tracemap.runs.allocations import allocated_memory
 
@@ -67,7 +71,7 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
         allocated = allocated_memory(opened, options.memory * 1_000_000)
     ((whole, _),) = functions
     notes = [note for note in notes if note.slug in _NOTES]
-    return ProgramMemory(functions, allocated, (*notes, *_differences(whole, allocated)))
+    return ProgramMemory(functions, kept, allocated, (*notes, *_differences(whole, allocated)))
 
 
 _NOTES = ("run-unverified", "run-mismatch", RECORDS_LOST)
@@ -192,6 +196,7 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     opened = load(bundle)
     found = memory(opened, run, options)
     uses = [without for _, without in found.functions]
-    text = partial(print_memory, opened.graph, found.functions, found.allocated, found.diagnostics, options)
-    value = partial(shown_memory, uses, found.allocated, found.diagnostics)
+    shown = found.functions, found.kept, found.allocated, found.diagnostics
+    text = partial(print_memory, opened.graph, *shown, options)
+    value = partial(shown_memory, uses, *shown[1:])
     show_in_format(options.format, sys.stdout, text, value)
