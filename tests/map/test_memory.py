@@ -176,7 +176,7 @@ func.func @main(%x: tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32x3xf32>) 
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("model", ["torch_mlp", "hand_multifunc", "jax_gpt2_4l", "torch_bert_tiny", "onnx_tinygpt"])
+@pytest.mark.parametrize("model", ["jax_gpt2_4l", "torch_mlp", "torch_bert_tiny", "onnx_tinygpt", "hand_multifunc"])
 def test_constants_and_variables_add_up(model: str, built: Built) -> None:
     """What the module keeps is its constants and variables, with gaps of the layout; each has a dispatch as reader."""
     found = json_cli("memory", built(model))
@@ -283,7 +283,58 @@ def test_dynamic_sizes_need_the_arguments(built: Built) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        ((), "--input"),
+        (("--dim", "9" * 18), "larger than any memory"),
+        (("--input", "x=3xf32", "--dim", "4"), "its shape is 3, not ?x?"),
+        (("--input", "x=3x4xf64", "--dim", "4"), "its elements are f64"),
+        (("--input", "8x16xf32"), "takes 3 inputs"),
+    ],
+)
+def test_dynamic_sizes_that_do_not_fit_are_one_sentence(words: tuple[str, ...], part: str, built: Built) -> None:
+    failed = run_cli("memory", built("hand_dynamic"), *words)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    assert part in failed.stderr
+
+
+@pytest.mark.long
+def test_a_run_with_other_inputs_is_refused(built: Built, recorded: Recorded) -> None:
+    bundle, run = built("hand_dynamic"), recorded("hand_dynamic")
+    other = [word for shape in ("4x4", "4x128", "128") for word in ("--input", f"{shape}xf32")]
+    failed = run_cli("memory", bundle, run, *other)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    assert "inputs of other sizes (24x64xf32" in failed.stderr
+    same = [word for shape in ("24x64", "64x128", "128") for word in ("--input", f"{shape}xf32")]
+    assert check_cli("memory", bundle, run, *same) == check_cli("memory", bundle, run)
+
+
+COMPUTED = """
+func.func @main(%x: tensor<8xi32>, %y: tensor<64xf32>) -> tensor<?x64xf32> {
+  %c0 = arith.constant 0 : index
+  %v = tensor.extract %x[%c0] : tensor<8xi32>
+  %n = arith.index_cast %v : i32 to index
+  %e = tensor.empty(%n) : tensor<?x64xf32>
+  %b = linalg.broadcast ins(%y : tensor<64xf32>) outs(%e : tensor<?x64xf32>) dimensions = [0]
+  return %b : tensor<?x64xf32>
+}
+"""
+
+
+@pytest.mark.long
+def test_sizes_that_the_program_computes_are_no_missing_option(tmp_path: Path) -> None:
+    model, bundle = tmp_path / "computed.mlir", tmp_path / "computed.tracemap"
+    model.write_text(COMPUTED, encoding="utf-8")
+    check_cli("build", model, "-o", bundle)
+    for words in ((), ("--dim", "4")):
+        failed = run_cli("memory", bundle, *words)
+        assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+        assert "sizes depend on values that it computes" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
         (("--without", "op9999"), "op9999"),
+        (("--without", ""), "'': no op"),
         (("--function", "nothing"), "nothing"),
         (("--input", "1xf32"), "takes"),
         (("no.csv",), "no.csv"),
@@ -306,6 +357,10 @@ def test_a_bundle_without_its_memory_says_so(tmp_path: Path) -> None:
     failed = run_cli("memory", copy)
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
     assert "site99" in failed.stderr
+    plan.write_text(json.dumps({"schema_version": 1, "kind": "memory-plan"}), encoding="utf-8")
+    failed = run_cli("memory", copy)
+    assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+    assert "version 1, expected 2; build the bundle again" in failed.stderr
     plan.unlink()
     failed = run_cli("memory", copy)
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)

@@ -226,11 +226,28 @@ def _sizes_of(allocation: MemoryAllocation, dimension: Dimension, function: str)
     sizes = [evaluate(value.size, dimension) for value in allocation.values]
     known = tuple(size for size in sizes if isinstance(size, int))
     if len(known) < len(sizes):
-        raise UsageInvalid(
-            f"{function}: sizes depend on its arguments; give all of them with --input, such as --input 8x16xf32, or "
-            "every dynamic dimension with --dim"
-        )
+        raise UsageInvalid(f"{function}: {_why_unknown(allocation, dimension)}")
     return known
+
+
+def _why_unknown(allocation: MemoryAllocation, dimension: Dimension) -> str:
+    """Why a size of an allocation is unknown, and what to do."""
+    if not all(isinstance(value.size, str) for value in allocation.values):
+        return "its memory is unknown, because sizes depend on values that it computes; make them static in the model"
+    asked: list[Integer] = []
+
+    def asking(argument: int, index: int) -> Integer:
+        asked.append(dimension(argument, index))
+        return asked[-1]
+
+    for value in allocation.values:
+        evaluate(value.size, asking)
+    if UNKNOWN in asked:
+        return (
+            "sizes depend on its arguments; give all of them with --input, such as --input 8x16xf32, or every dynamic "
+            "dimension with --dim"
+        )
+    return "with these arguments, an array is larger than any memory; give smaller sizes with --input or --dim"
 
 
 def _allocated(allocation: MemoryAllocation, sizes: Sequence[int]) -> int:
