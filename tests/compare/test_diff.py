@@ -813,12 +813,25 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_lost_fusion_explains_the_higher_peak(chains: tuple[Path, Path]) -> None:
     fused, apart = chains
     text = check_cli("diff", fused, apart)
-    assert (
-        "memory peak of main: +64.0 KiB (256 B before, 64.2 KiB after): op2 stablehlo.tanh is no longer fused" in text
-    )
+    cause = "op2 stablehlo.tanh is no longer fused with op4 stablehlo.exponential"
+    assert f"memory peak of main: +64.0 KiB (256 B before, 64.2 KiB after): {cause}" in text
     back = check_cli("diff", apart, fused)
     assert "memory peak of main: −64.0 KiB (64.2 KiB before, 256 B after): op2 stablehlo.tanh is now fused with" in back
     assert "memory peak" not in check_cli("diff", fused, fused)
+
+
+def test_the_page_explains_the_peak_as_the_terminal_does(chains: tuple[Path, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    text = check_cli("diff", *chains, "--html", page)
+    (sentence,) = (line for line in text.splitlines() if line.startswith("memory peak of main"))
+    markup = page.read_text(encoding="utf-8")
+    assert f'<p class="lead">M{sentence[1:]}.</p>' in markup
+    rows = re.findall(
+        r"<tr><td>(.*?)</td>", markup.partition('<table class="plain memory">')[2].partition("</table>")[0]
+    )
+    assert rows == ['<a href="#op2">op2</a>', "", ""]
+    check_cli("diff", chains[0], chains[0], "--html", page, "--force")
+    assert 'class="plain memory"' not in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.few(1)

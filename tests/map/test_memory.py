@@ -138,6 +138,55 @@ def test_a_costly_value_is_named_first(seed: int, tmp_path: Path) -> None:
     assert first["bytes"] == 64 * 1024 * 4
 
 
+def test_constants_in_a_packed_resource_have_their_ops_and_readers(tmp_path: Path) -> None:
+    """A weight that two ops read, one that is computed when the module is loaded, and a small one, which pads."""
+    shapes = {"w": (64, 64), "v": (64, 3)}
+    chance = random.Random(1)
+    blobs = {
+        name: bytes(chance.randrange(64) for _ in range(4 * rows * columns)) for name, (rows, columns) in shapes.items()
+    }
+    lines = ",".join(f'{name}: "0x04000000{blob.hex()}"' for name, blob in blobs.items())
+    model, bundle = tmp_path / "weights.mlir", tmp_path / "weights.tracemap"
+    model.write_text(f"{WEIGHTS}\n{{-# dialect_resources: {{ builtin: {{ {lines} }} }} #-}}\n", encoding="utf-8")
+    check_cli("build", model, "-o", bundle, "--", "--iree-opt-const-eval=false")
+    found = json_cli("memory", bundle)
+    line = {op["id"]: op["line"] for op in json_cli("show", bundle)["ops"]}
+    kept = {
+        line[value["ops"][0]]: (value["bytes"], [line[op] for op in value["reading_ops"]]) for value in found["kept"]
+    }
+    assert kept == {2: (4 * 64 * 64, [4, 5]), 4: (4 * 64 * 64, [6]), 3: (4 * 64 * 3, [7])}
+    (function,) = found["functions"]
+    assert function["kept_bytes"] == sum(size for size, _ in kept.values())
+    text = check_cli("memory", bundle)
+    rows = [row.split() for row in text.partition("Constants and variables")[2].splitlines()]
+    assert ["op2", "weights.mlir:2", "stablehlo.constant", "16.0", "KiB", "site0", "site1", "op4", "op5"] in rows
+
+
+WEIGHTS = """\
+func.func @main(%x: tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32x3xf32>) {
+  %w = stablehlo.constant dense_resource<w> : tensor<64x64xf32>
+  %v = stablehlo.constant dense_resource<v> : tensor<64x3xf32>
+  %s = stablehlo.sine %w : tensor<64x64xf32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %1 = stablehlo.dot_general %0, %s, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
+  %2 = stablehlo.dot_general %0, %v, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x3xf32>) -> tensor<32x3xf32>
+  return %1, %2 : tensor<32x64xf32>, tensor<32x3xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("model", ["jax_gpt2_4l", "torch_mlp", "torch_bert_tiny", "onnx_tinygpt", "hand_multifunc"])
+def test_constants_and_variables_add_up(model: str, built: Built) -> None:
+    """What the module keeps is its constants and variables, with gaps of the layout; each has a dispatch as reader."""
+    found = json_cli("memory", built(model))
+    for function in found["functions"]:
+        gaps = function["kept_bytes"] - sum(value["bytes"] for value in found["kept"])
+        assert 0 <= gaps < ALIGNMENT * len(found["kept"])
+    assert found["kept"]
+    assert all(value["read_by"] and value["reading_ops"] for value in found["kept"] if value["ops"])
+
+
 CALLED = """
 util.func private @layer(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> tensor<64x64xf32>
     attributes {inlining_policy = #util.inline.never} {
@@ -170,7 +219,7 @@ def test_slices_are_laid_out_as_the_compiler_does() -> None:
     """A slice goes into the smallest gap that it fits into; equal dynamic sizes share a place if they can."""
 
     def value(size: str, first: int, last: int) -> MemoryValue:
-        return MemoryValue(size, (), (), (), first, last)
+        return MemoryValue(size, (), (), (), (), first, last)
 
     def layout(*values: MemoryValue, sizes: Sequence[int] = ()) -> int:
         return packed_bytes(values, sizes or [int(str(own.size)) for own in values])
@@ -234,7 +283,58 @@ def test_dynamic_sizes_need_the_arguments(built: Built) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        ((), "--input"),
+        (("--dim", "9" * 18), "larger than any memory"),
+        (("--input", "x=3xf32", "--dim", "4"), "its shape is 3, not ?x?"),
+        (("--input", "x=3x4xf64", "--dim", "4"), "its elements are f64"),
+        (("--input", "8x16xf32"), "takes 3 inputs"),
+    ],
+)
+def test_dynamic_sizes_that_do_not_fit_are_one_sentence(words: tuple[str, ...], part: str, built: Built) -> None:
+    failed = run_cli("memory", built("hand_dynamic"), *words)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    assert part in failed.stderr
+
+
+@pytest.mark.long
+def test_a_run_with_other_inputs_is_refused(built: Built, recorded: Recorded) -> None:
+    bundle, run = built("hand_dynamic"), recorded("hand_dynamic")
+    other = [word for shape in ("4x4", "4x128", "128") for word in ("--input", f"{shape}xf32")]
+    failed = run_cli("memory", bundle, run, *other)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    assert "inputs of other sizes (24x64xf32" in failed.stderr
+    same = [word for shape in ("24x64", "64x128", "128") for word in ("--input", f"{shape}xf32")]
+    assert check_cli("memory", bundle, run, *same) == check_cli("memory", bundle, run)
+
+
+COMPUTED = """
+func.func @main(%x: tensor<8xi32>, %y: tensor<64xf32>) -> tensor<?x64xf32> {
+  %c0 = arith.constant 0 : index
+  %v = tensor.extract %x[%c0] : tensor<8xi32>
+  %n = arith.index_cast %v : i32 to index
+  %e = tensor.empty(%n) : tensor<?x64xf32>
+  %b = linalg.broadcast ins(%y : tensor<64xf32>) outs(%e : tensor<?x64xf32>) dimensions = [0]
+  return %b : tensor<?x64xf32>
+}
+"""
+
+
+@pytest.mark.long
+def test_sizes_that_the_program_computes_are_no_missing_option(tmp_path: Path) -> None:
+    model, bundle = tmp_path / "computed.mlir", tmp_path / "computed.tracemap"
+    model.write_text(COMPUTED, encoding="utf-8")
+    check_cli("build", model, "-o", bundle)
+    for words in ((), ("--dim", "4")):
+        failed = run_cli("memory", bundle, *words)
+        assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+        assert "sizes depend on values that it computes" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
         (("--without", "op9999"), "op9999"),
+        (("--without", ""), "'': no op"),
         (("--function", "nothing"), "nothing"),
         (("--input", "1xf32"), "takes"),
         (("no.csv",), "no.csv"),
@@ -257,6 +357,10 @@ def test_a_bundle_without_its_memory_says_so(tmp_path: Path) -> None:
     failed = run_cli("memory", copy)
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
     assert "site99" in failed.stderr
+    plan.write_text(json.dumps({"schema_version": 1, "kind": "memory-plan"}), encoding="utf-8")
+    failed = run_cli("memory", copy)
+    assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+    assert "version 1, expected 2; build the bundle again" in failed.stderr
     plan.unlink()
     failed = run_cli("memory", copy)
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)

@@ -145,7 +145,7 @@ _COPIES: Final = ("copy", "fill", "update")
 
 
 def _factors(kind: str) -> Mapping[str, int]:
-    """By metric, how often the size of a copy, fill or update counts; bytes of the latter two come from the host."""
+    """Times that the size of a copy, fill or update counts, by metric; the latter two read from the host."""
     is_copy = int(kind == "copy")
     return {BYTES_READ: is_copy, BYTES_WRITTEN: 1, BYTES_MOVED: 1 + is_copy}
 

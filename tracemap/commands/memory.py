@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,13 +16,13 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import opened_runs
 from tracemap.core.diagnostics import RECORDS_LOST, RELEASES_MISSING, Diagnostic
 from tracemap.core.errors import TracemapError, UsageInvalid
-from tracemap.core.functions import function_named
-from tracemap.core.units import format_bytes
+from tracemap.core.functions import Function, function_named
+from tracemap.core.units import format_bytes, join_names
 from tracemap.options.compile import MemoryOptions
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
-    from tracemap.map.memory_use import MemoryUse
+    from tracemap.map.memory_use import HeldValue, MemoryUse
     from tracemap.runs.allocations import AllocatedMemory
     from tracemap.runs.model import Run, RunHeader
 
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 class ProgramMemory:
     """The memory of a program.
 
-    `functions`: the memory of each, as it is and without the ops that the options name. `allocated`: what a run
-    allocated; None without a run.
+    `functions`: the memory of each, as it is and without the ops that the options name. `kept`: constants and
+    variables that the module holds. `allocated`: what a run allocated; None without a run.
     """
 
     functions: list[tuple[MemoryUse, MemoryUse]]
+    kept: tuple[HeldValue, ...]
     allocated: AllocatedMemory | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -49,15 +51,23 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
 
     Raises:
         TracemapError: see `planned`, `commands.runs.opened_runs` and `runs.allocations.allocated_memory`.
+        InputInvalid: an input does not have its argument's type.
         RunMismatch: the run was recorded from a different build.
-        UsageInvalid: the run does not say which function it called.
+        UsageInvalid: the run does not say which function it called, or had other inputs than the options.
     """
+    from tracemap.capture.inputs import given_inputs
+    from tracemap.map.memory_use import kept_values
+
+    kept = kept_values(bundle.memory())
+    if options.inputs:
+        name = options.function if isinstance(options.function, str) else ""
+        given_inputs(function_named(bundle.graph.functions, name), options.inputs)
     if run is None:
         found = planned(bundle, options)
         missing = {own.function: own.called for own in bundle.memory().functions if own.called}
         notes = [Diagnostic("memory-unknown", unknown_memory(*item)) for item in missing.items()]
         is_whole = not isinstance(options.function, str) and not options.inputs
-        return ProgramMemory(found, diagnostics=tuple(notes) if is_whole else ())
+        return ProgramMemory(found, kept, diagnostics=tuple(notes) if is_whole else ())
     from tracemap.attribution.attribute import check_runs
     from tracemap.runs.allocations import allocated_memory
 
@@ -67,7 +77,7 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
         allocated = allocated_memory(opened, options.memory * 1_000_000)
     ((whole, _),) = functions
     notes = [note for note in notes if note.slug in _NOTES]
-    return ProgramMemory(functions, allocated, (*notes, *_differences(whole, allocated)))
+    return ProgramMemory(functions, kept, allocated, (*notes, *_differences(whole, allocated)))
 
 
 _NOTES = ("run-unverified", "run-mismatch", RECORDS_LOST)
@@ -85,7 +95,21 @@ def _options_of_run(bundle: Bundle, run: Run, options: MemoryOptions) -> MemoryO
         raise UsageInvalid(f"{run.file}: is a run of {run.header.function}, not of {name}; leave --function out")
     entry = function_named(bundle.graph.functions, name)
     inputs = run.header.inputs if len(run.header.inputs) == len(entry.arguments) else ()
+    if options.inputs and inputs and not _same_sizes(entry, options, inputs):
+        raise UsageInvalid(f"{run.file}: is a run with inputs of other sizes ({join_names(inputs)}); leave --input out")
     return replace(options, function=name, inputs=options.inputs or inputs)
+
+
+def _same_sizes(entry: Function, options: MemoryOptions, inputs: Sequence[str]) -> bool:
+    """Whether inputs have the sizes of those that the options name."""
+    from tracemap.capture.inputs import dimensions_of
+
+    own, other = (dimensions_of(entry, specs, options.dim) for specs in (options.inputs, inputs))
+    places = [(argument, index) for argument in range(len(entry.arguments)) for index in range(_MOST_DIMENSIONS)]
+    return all(own(*place) == other(*place) for place in places)
+
+
+_MOST_DIMENSIONS = 16
 
 
 def _differences(plan: MemoryUse, allocated: AllocatedMemory) -> list[Diagnostic]:
@@ -192,6 +216,7 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     opened = load(bundle)
     found = memory(opened, run, options)
     uses = [without for _, without in found.functions]
-    text = partial(print_memory, opened.graph, found.functions, found.allocated, found.diagnostics, options)
-    value = partial(shown_memory, uses, found.allocated, found.diagnostics)
+    shown = found.functions, found.kept, found.allocated, found.diagnostics
+    text = partial(print_memory, opened.graph, *shown, options)
+    value = partial(shown_memory, uses, *shown[1:])
     show_in_format(options.format, sys.stdout, text, value)

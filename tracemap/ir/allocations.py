@@ -97,13 +97,21 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an allocation without slices that a global holds, such as a constant in a packed resource."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """Memory that the program holds for some steps.
 
     `resource`: transient, external, variable, constant or staging; `size`: its size, or unknown if it has slices;
-    `alive`: first and last steps of each time in which it is held; `carried_from`: the index of an allocation if it is
-    that of the previous trip of a loop, which the trip still reads, else -1; `is_kept`: a global of the module holds it
-    from then on.
+    `alive`: first and last steps of each time in which it is held; `parts`: those that globals hold, if it has several
+    and no slices; `carried_from`: the index of an allocation if it is that of the previous trip of a loop, which the
+    trip still reads, else -1; `is_kept`: a global of the module holds it from then on.
     """
 
     resource: str
@@ -111,13 +119,14 @@ class Allocation:
     location: Location
     alive: tuple[tuple[int, int], ...]
     slices: tuple[Slice, ...] = ()
+    parts: tuple[Part, ...] = ()
     carried_from: int = -1
     is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A command's access to an allocation; `slice`: the index of its slice, -1 for the whole."""
+    """A command's access to an allocation; `slice`: the index of its slice or part, -1 for the whole."""
 
     allocation: int
     slice: int
@@ -127,12 +136,23 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCommand:
-    """A dispatch, copy or fill in a step; `kernel`: unknown for the latter two."""
+    """A dispatch, copy or fill in a step, with the globals that it reads; `kernel`: unknown for the latter two."""
 
     kind: str
     kernel: Text
     location: Location
     accesses: tuple[Access, ...]
+    globals_read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalStore:
+    """A store of an allocation, or of its slice or part (index `slice`, -1 for the whole), into a global."""
+
+    name: str
+    allocation: int
+    slice: int
+    location: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +160,14 @@ class FunctionAllocations:
     """The allocations of a function, and its steps in the order of the text; commands of a step may run together.
 
     `calls`: the functions that it calls, one entry for each call that is not inlined, and two for a call in a loop.
+    `stores`: what it stores into globals.
     """
 
     function: str
     allocations: tuple[Allocation, ...]
     steps: tuple[tuple[MemoryCommand, ...], ...]
     calls: tuple[str, ...] = ()
+    stores: tuple[GlobalStore, ...] = ()
 
 
 BEFORE_LAYOUT = "--mlir-print-ir-before=iree-stream-layout-slices"
@@ -216,6 +238,7 @@ _ALLOCATIONS = frozenset(
     }
 )
 _VIEW, _AWAIT = "stream.resource.subview", "stream.timepoint.await"
+_LOAD, _STORE = "util.global.load", "util.global.store"
 _READS, _WRITES = 1, 2
 
 
@@ -229,6 +252,7 @@ class _Held:
     slices: tuple[Slice, ...] = ()
     pack: Operation | None = None
     carried_from: list[_Held] = field(default_factory=list)
+    parts: tuple[Part, ...] = ()
     spans: list[tuple[int, int]] = field(default_factory=list)
     freed: int = 0
     is_kept: bool = False
@@ -266,6 +290,7 @@ class _FunctionReader:
         self._step_times: list[int] = []
         self._classes: list[_Held] = []
         self._calls: list[str] = []
+        self._stores: list[Operation] = []
         self._depth = 0
 
     def read(self) -> FunctionAllocations:
@@ -276,12 +301,18 @@ class _FunctionReader:
         self._blocks(self._function)
         allocations = self._allocations()
         numbers = {held: number for number, held in enumerate(allocations)}
+        if self._function.name == INITIALIZER:
+            for held in allocations:
+                held.parts = self._parts(held)
         steps = tuple(
             tuple(self._command(operation, outer, numbers) for operation, outer in commands) for commands in self._steps
         )
         name = string_attribute(self._function, "sym_name") if self._function.name == "util.func" else ""
         records = tuple(self._record(held, numbers) for held in allocations)
-        return FunctionAllocations(name, records, steps, tuple(self._calls))
+        stores = tuple(
+            self._store(operation, numbers) for operation in self._stores if self._is_stored(operation, numbers)
+        )
+        return FunctionAllocations(name, records, steps, tuple(self._calls), stores)
 
     # -- classes
 
@@ -469,10 +500,12 @@ class _FunctionReader:
                 self._define(result, self._of(operands[index]))
             else:
                 self._define(result, self._new())
-        if operation.name in ("stream.tensor.export", "util.global.store") and operands:
+        if operation.name in ("stream.tensor.export", _STORE) and operands:
             # The caller, or the module, holds it from here on.
             self._last[operands[0]] = _FOREVER
-            self._of(operands[0]).is_kept |= operation.name == "util.global.store"
+            if operation.name == _STORE:
+                self._of(operands[0]).is_kept = True
+                self._stores.append(operation)
 
     # -- lifetimes
 
@@ -502,7 +535,7 @@ class _FunctionReader:
         alive = self._as_steps(spans)
         carried_from = -1 if source is held else numbers[source]
         return Allocation(
-            source.resource, source.size, source.location, alive, source.slices, carried_from, held.is_kept
+            source.resource, source.size, source.location, alive, source.slices, held.parts, carried_from, held.is_kept
         )
 
     def _as_steps(self, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -518,22 +551,63 @@ class _FunctionReader:
                 found.append((first, last))
         return tuple(found)
 
+    # -- globals
+
+    def _parts(self, held: _Held) -> tuple[Part, ...]:
+        """The parts of an allocation that globals hold, by offset; none if they overlap, or only one takes all."""
+        if held.pack is not None or not isinstance(held.size, int):
+            return ()
+        stored = (store.operands[0] for store in self._stores if self._of(store.operands[0]) is held)
+        views = {self._viewed_part(value) for value in stored}
+        if not views or None in views:
+            return ()
+        parts = sorted((view for view in views if view is not None), key=lambda part: (part.offset, part.size))
+        begins = [*(part.offset for part in parts[1:]), held.size]
+        if any(part.offset + part.size > begin for part, begin in zip(parts, begins, strict=True)):
+            return ()
+        return () if parts == [Part(0, held.size)] else tuple(parts)
+
+    def _viewed_part(self, value: Value) -> Part | None:
+        """The part of an allocation that a view shows; None if it is the whole or unknown."""
+        view = _view_of(value)
+        if view is None:
+            return None
+        offset, size = (size_of(view.operands[number], self._arguments) for number in (2, 3))
+        return Part(offset, size) if isinstance(offset, int) and isinstance(size, int) else None
+
+    def _slice_of(self, value: Value, held: _Held) -> int:
+        """The index of the slice or part of an allocation that a view shows, else -1."""
+        part = self._viewed_part(value)
+        return held.parts.index(part) if part in held.parts else _viewed_slice(value, held.pack)
+
+    def _store(self, operation: Operation, numbers: Mapping[_Held, int]) -> GlobalStore:
+        value = operation.operands[0]
+        held = self._of(value)
+        name = symbol_path(operation.attributes["global"])[-1]
+        return GlobalStore(name, numbers[held], self._slice_of(value, held), self._parser.location(operation))
+
+    def _is_stored(self, operation: Operation, numbers: Mapping[_Held, int]) -> bool:
+        return self._of(operation.operands[0]) in numbers
+
     # -- commands
 
     def _command(
         self, operation: Operation, outer: Mapping[Value, Value], numbers: Mapping[_Held, int]
     ) -> MemoryCommand:
         kind = _COMMANDS[operation.name]
-        accesses = []
+        accesses, globals_read = [], []
         for resource, offset, access in _accessed(operation):
             held = self._of(outer[resource]) if resource in outer else None
             if held is not None and (number := numbers.get(held, -1)) >= 0:
                 slice_number = _slice_number(offset, held.pack)
                 if slice_number < 0:
-                    slice_number = _viewed_slice(outer[resource], held.pack)
+                    slice_number = self._slice_of(outer[resource], held)
                 accesses.append(Access(number, slice_number, bool(access & _READS), bool(access & _WRITES)))
+            elif held is not None and access & _READS and (name := _loaded_global(outer[resource])):
+                globals_read.append(name)
         kernel = symbol_path(operation.attributes["entry_points"][0])[-1] if kind == "dispatch" else UNKNOWN
-        return MemoryCommand(kind, kernel, self._parser.location(operation), tuple(accesses))
+        location = self._parser.location(operation)
+        return MemoryCommand(kind, kernel, location, tuple(accesses), tuple(dict.fromkeys(globals_read)))
 
 
 _FOREVER = 1 << 60
@@ -602,15 +676,36 @@ def _slice_number(offset: Value, pack: Operation | None) -> int:
 
 def _viewed_slice(value: Value, pack: Operation | None) -> int:
     """The index of the slice that a view of an allocation shows."""
-    for _ in range(_DEEPEST):
-        owner = producer_of(value)
-        if owner is None or owner.name not in (_VIEW, _AWAIT):
-            return -1
+    for owner in _passing(value):
         if owner.name == _VIEW:
             slice_number = _slice_number(owner.operands[2], pack)
             if slice_number >= 0:
                 return slice_number
-            value = owner.operands[0]
-        else:
-            value = owner.operands[next(index for index, result in enumerate(owner.results) if result == value)]
     return -1
+
+
+def _view_of(value: Value) -> Operation | None:
+    """The view that a value is, if it is no view of another one."""
+    views = [owner for owner in _passing(value) if owner.name == _VIEW]
+    return views[0] if len(views) == 1 else None
+
+
+def _loaded_global(value: Value) -> str:
+    """The name of the global that a value, or what it shows a part of, is loaded from; "" if it is none."""
+    *_, last = (None, *_passing(value))
+    return symbol_path(last.attributes["global"])[-1] if last is not None and last.name == _LOAD else ""
+
+
+def _passing(value: Value) -> Iterator[Operation]:
+    """The operations that made a value: those that only pass memory on, and the first other one."""
+    for _ in range(_DEEPEST):
+        owner = producer_of(value)
+        if owner is None:
+            return
+        yield owner
+        if owner.name == _VIEW:
+            value = owner.operands[0]
+        elif owner.name == _AWAIT:
+            value = owner.operands[next(index for index, result in enumerate(owner.results) if result == value)]
+        else:
+            return

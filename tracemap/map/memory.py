@@ -14,19 +14,24 @@ from tracemap.map.model import OpId, TraceGraph
 
 # ---- records
 
+MEMORY_VERSION: Final = 2
+"""Version of `memory.json`. 1: first. 2: `called` and `reading_ops`; constants in packed resources are values."""
+
 
 class MemoryValue(Record, frozen=True):
     """A value in memory: a slice of an allocation, or the whole.
 
     `size`: its bytes, or an expression of the program's arguments, such as `(* (dim 0 1) 4)`. `ops`: the ops whose
-    results it holds. `written_by` and `read_by`: dispatch sites, in the order of the program. `first` and `last`: the
-    steps that need it, counted from the step at which its allocation is made, as the compiler numbers them.
+    results it holds. `written_by` and `read_by`: dispatch sites, in the order of the program. `reading_ops`: the ops in
+    the latter that use it. `first` and `last`: the steps that need it, counted from the step at which its allocation is
+    made, as the compiler numbers them.
     """
 
     size: Text
     ops: tuple[OpId, ...]
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
+    reading_ops: tuple[OpId, ...]
     first: Count
     last: Count
 
@@ -76,7 +81,7 @@ class FunctionMemory(Record, frozen=True):
 class MemoryPlan(Document, frozen=True, kw_only=True):
     """The memory of all functions, and of the initializers that run when the module is loaded, in order."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = MEMORY_VERSION
     kind: Literal["memory-plan"] = "memory-plan"
     functions: tuple[FunctionMemory, ...] = ()
     initializers: tuple[FunctionMemory, ...] = ()
@@ -97,7 +102,7 @@ def check_memory(plan: MemoryPlan, graph: TraceGraph) -> None:
                 raise ValueError(f"{function.function} has no steps {steps.first} to {steps.last}")
     for allocation in (own for function in functions for own in function.allocations):
         for value in allocation.values:
-            _check_names(value.ops, (*value.written_by, *value.read_by), graph)
+            _check_names((*value.ops, *value.reading_ops), (*value.written_by, *value.read_by), graph)
             evaluate(value.size, lambda _argument, _index: 1)
 
 

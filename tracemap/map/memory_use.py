@@ -30,10 +30,11 @@ RESULT = "external"
 
 
 class HeldValue(Record, frozen=True):
-    """A value that is in memory at the peak.
+    """A value in memory: at the peak, or as long as the module is loaded.
 
-    `ops`: the ops whose result it is, none for memory of the compiler; `peak_without`: the peak if these ops are
-    removed, so that their users read what they read.
+    `ops`: the ops whose result it is, none for memory of the compiler; `written_by` and `read_by`: dispatch sites;
+    `reading_ops`: the ops in the latter that use it; `peak_without`: the peak if the value's ops are removed, so that
+    their users read what they read.
     """
 
     ops: tuple[OpId, ...]
@@ -41,6 +42,7 @@ class HeldValue(Record, frozen=True):
     resource: str
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
+    reading_ops: tuple[OpId, ...]
     is_carried: bool
     peak_without: Integer = UNKNOWN
 
@@ -116,6 +118,25 @@ def memory_use(
     )
 
 
+def kept_values(plan: MemoryPlan) -> tuple[HeldValue, ...]:
+    """The constants and variables that the module holds once it is loaded, the largest first.
+
+    What `MemoryUse.kept_bytes` has beyond them holds no value.
+    """
+    found = []
+    for function in plan.initializers:
+        sized = _Sized.of(function, lambda _argument, _index: UNKNOWN)
+        for allocation, sizes in zip(function.allocations, sized.values, strict=True):
+            pairs = zip(allocation.values, sizes, strict=True)
+            found += [_held(allocation, value, size) for value, size in pairs if size and allocation.is_kept]
+    return tuple(sorted(found, key=lambda value: (-value.bytes, [op.number for op in value.ops])))
+
+
+def _held(allocation: MemoryAllocation, value: MemoryValue, size: int) -> HeldValue:
+    names = value.written_by, value.read_by, value.reading_ops
+    return HeldValue(value.ops, size, allocation.resource, *names, allocation.is_carried)
+
+
 def _is_lasting(allocation: MemoryAllocation) -> bool:
     return (allocation.resource == RESULT or allocation.is_kept) and not allocation.is_carried
 
@@ -178,9 +199,7 @@ class _Sized:
         for allocation, sizes in zip(self.function.allocations, self.values, strict=True):
             for value, size in zip(allocation.values, sizes, strict=True):
                 if size and _has(_needing(allocation, value), step):
-                    yield HeldValue(
-                        value.ops, size, allocation.resource, value.written_by, value.read_by, allocation.is_carried
-                    )
+                    yield _held(allocation, value, size)
 
 
 def _has(ranges: Iterable[StepRange], step: int) -> bool:
@@ -207,11 +226,28 @@ def _sizes_of(allocation: MemoryAllocation, dimension: Dimension, function: str)
     sizes = [evaluate(value.size, dimension) for value in allocation.values]
     known = tuple(size for size in sizes if isinstance(size, int))
     if len(known) < len(sizes):
-        raise UsageInvalid(
-            f"{function}: sizes depend on its arguments; give all of them with --input, such as --input 8x16xf32, or "
-            "every dynamic dimension with --dim"
-        )
+        raise UsageInvalid(f"{function}: {_why_unknown(allocation, dimension)}")
     return known
+
+
+def _why_unknown(allocation: MemoryAllocation, dimension: Dimension) -> str:
+    """Why a size of an allocation is unknown, and what to do."""
+    if not all(isinstance(value.size, str) for value in allocation.values):
+        return "its memory is unknown, because sizes depend on values that it computes; make them static in the model"
+    asked: list[Integer] = []
+
+    def asking(argument: int, index: int) -> Integer:
+        asked.append(dimension(argument, index))
+        return asked[-1]
+
+    for value in allocation.values:
+        evaluate(value.size, asking)
+    if UNKNOWN in asked:
+        return (
+            "sizes depend on its arguments; give all of them with --input, such as --input 8x16xf32, or every dynamic "
+            "dimension with --dim"
+        )
+    return "with these arguments, an array is larger than any memory; give smaller sizes with --input or --dim"
 
 
 def _allocated(allocation: MemoryAllocation, sizes: Sequence[int]) -> int:

@@ -336,8 +336,9 @@ def _nothing_named(graph: TraceGraph, what: str, names: Iterable[str]) -> str:
             f"{what}: the map has no {kind} of this id; its ids are {kind}{numbers[0]} to {kind}{numbers[-1]}, "
             f"and the nearest is {nearest}{name}"
         )
+    quote = start_of(what, _MAX_QUOTED) or repr(what)
     return (
-        f"{start_of(what, _MAX_QUOTED)}: no op, function, scope, line, dispatch or kernel of the map has this name"
+        f"{quote}: no op, function, scope, line, dispatch or kernel of the map has this name"
         f"{suggest_names(what, names) or _FORMS}"
     )
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracemap.attribution.advice.program import invocation_ns
 from tracemap.attribution.advice.rules import fastest_device, is_faster_device
 from tracemap.attribution.model import Advice, Attribution, MetricTotal
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
-from tracemap.compare.model import Comparison
+from tracemap.compare.model import Comparison, MemoryDifference, OpDifference, OpMemory
 from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, WINDOW, above_result, has_slug
 from tracemap.core.units import (
     UNKNOWN,
     Integer,
     Unknown,
+    format_bytes,
     format_count,
     format_mean,
     format_ns,
     format_share,
+    join_names,
     plural,
 )
 from tracemap.map.model import Outcome
@@ -205,6 +207,56 @@ def is_unchanged(comparison: Comparison) -> bool:
     amounts = [row.amounts for row in comparison.ops] + [row.amounts for row in comparison.unattributed]
     changes = (amount.change for of_row in amounts for amount in of_row.values())
     return comparison.before.map_sha256 == comparison.after.map_sha256 and not any(changes)
+
+
+# ---- memory peaks of a comparison
+
+
+def changed_memory(comparison: Comparison) -> Iterator[MemoryDifference]:
+    """The functions whose memory peak changed, or whose ops hold more or less there."""
+    return (memory for memory in comparison.memory if memory.peak.change or memory.ops)
+
+
+def memory_op_id(op: OpMemory) -> str:
+    """The op's id after, or before if it is gone."""
+    return or_dash(op.before if isinstance(op.after, Unknown) else op.after)
+
+
+def byte_change(change: int) -> str:
+    """Format a number of bytes with its sign."""
+    return f"{'−' if change < 0 else '+'}{format_bytes(abs(change))}" if change else "0 B"
+
+
+def memory_text(comparison: Comparison, memory: MemoryDifference) -> str:
+    """A sentence on the memory peak of a function, with the largest change in its direction and its cause."""
+    peak = memory.peak
+    change = "the same" if not peak.change else byte_change(peak.change)
+    text = (
+        f"memory peak of {memory.function}: {change} ({format_bytes(peak.before)} before, "
+        f"{format_bytes(peak.after)} after)"
+    )
+    largest = next((op for op in memory.ops if op.held.change * peak.change > 0), None)
+    if largest is None:
+        return text
+    fusion = next((own for own in comparison.regrouped if own.after == largest.after), None)
+    grew = largest.held.change > 0
+    if isinstance(largest.before, Unknown):
+        cause = "is new"
+    elif isinstance(largest.after, Unknown):
+        cause = "is gone"
+    elif fusion is not None and grew and fusion.left:
+        partners = [op for op in comparison.ops if op.before in fusion.left]
+        cause = f"is no longer fused with {join_names(list(map(_named, partners)))}"
+    elif fusion is not None and not grew and fusion.joined:
+        partners = [op for op in comparison.ops if op.after in fusion.joined]
+        cause = f"is now fused with {join_names(list(map(_named, partners)))}"
+    else:
+        cause = f"holds {format_bytes(abs(largest.held.change))} {'more' if grew else 'less'}"
+    return f"{text}: {memory_op_id(largest)} {largest.name} {cause}"
+
+
+def _named(op: OpDifference) -> str:
+    return f"{op.before} {op.name}, which is gone" if isinstance(op.after, Unknown) else f"{op.after} {op.name}"
 
 
 # ---- advice

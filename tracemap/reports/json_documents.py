@@ -30,7 +30,7 @@ from tracemap.machine.code import OUTSIDE, Instruction
 from tracemap.map.build_cost import BuildCost
 from tracemap.map.bundle_documents import Remark
 from tracemap.map.lowering import Loop, Lowering, OperationOutsideLoops, OpPosition
-from tracemap.map.memory_use import MemoryUse
+from tracemap.map.memory_use import HeldValue, MemoryUse
 from tracemap.map.model import Evidence, Frame, Kernel, KernelLine, ModuleInfo, OpId, Outcome, Reason, TraceGraph
 from tracemap.map.query import Audit, LosingPass, Loss, PhaseCount, Selection, select_all
 from tracemap.options.results import Rule
@@ -81,21 +81,37 @@ def shown_change(change: TargetGain) -> ShownChange:
 # ---- memory
 
 
-class ShownMemory(Document, frozen=True, kw_only=True):
-    """The memory of a program's functions at their peaks, and at each step."""
+MEMORY_USE_VERSION: Final = 2
+"""Version of the JSON of `tracemap memory`.
 
-    schema_version: Literal[1] = 1
+1: first. 2: `allocated`, `diagnostics` and `kept`; functions have `needed` and `lasting_bytes`, values `reading_ops`.
+"""
+
+
+class ShownMemory(Document, frozen=True, kw_only=True):
+    """The memory of a program's functions at their peaks, and at each step.
+
+    `kept`: the constants and variables that the module holds as long as it is loaded, the largest first.
+    """
+
+    schema_version: Literal[2] = MEMORY_USE_VERSION
     kind: Literal["memory"] = "memory"
     functions: tuple[MemoryUse, ...]
+    kept: tuple[HeldValue, ...]
     allocated: Annotated[AllocatedMemory | None, Meta(description="What the run allocated.")]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def shown_memory(
-    functions: Sequence[MemoryUse], allocated: AllocatedMemory | None, diagnostics: Sequence[Diagnostic]
+    functions: Sequence[MemoryUse],
+    kept: Sequence[HeldValue],
+    allocated: AllocatedMemory | None,
+    diagnostics: Sequence[Diagnostic],
 ) -> ShownMemory:
     """The document of `tracemap memory --format json`; `allocated`: the memory of a run, None without one."""
-    return ShownMemory(functions=tuple(functions), allocated=allocated, diagnostics=tuple(diagnostics))
+    return ShownMemory(
+        functions=tuple(functions), kept=tuple(kept), allocated=allocated, diagnostics=tuple(diagnostics)
+    )
 
 
 # ---- attribution

@@ -223,7 +223,7 @@ class Assembly:
         if text:
             with suppress(ModelInvalid):  # other flags of the user may print something else in between
                 functions = read_allocations(self._parser, self._parser.parse(text, printed=self._phases.is_own))
-                self.memory = memory_plan(functions, sites, flow.dispatches, bodies, self._movers, callers)
+                self.memory = memory_plan(functions, sites, flow.dispatches, bodies, self._movers, callers, self._facts)
 
     def _regions(self) -> tuple[list[DispatchRegion], Mapping[int, Misplaced]]:
         """The bodies of the dispatch-creation phase, and by the id() of each the operations with a wrong location."""

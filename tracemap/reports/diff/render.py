@@ -9,13 +9,26 @@ from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Final
 
-from tracemap.compare.model import ComparedSide, Comparison, Finding, MetricDifference, match_counts
+from tracemap.compare.model import (
+    Amount,
+    ComparedSide,
+    Comparison,
+    Finding,
+    MemoryDifference,
+    MetricDifference,
+    match_counts,
+    total,
+)
 from tracemap.compare.sides import Side
-from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
+from tracemap.core.units import Unknown, format_bytes, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
 from tracemap.reports.advice import (
     basis_text,
+    byte_change,
+    changed_memory,
+    memory_op_id,
+    memory_text,
     notices,
     same_settings_text,
     scaled_unit,
@@ -28,6 +41,8 @@ from tracemap.reports.diff.rows import (
     DiffFact,
     DiffGroup,
     DiffLine,
+    DiffMemory,
+    DiffMemoryRow,
     DiffMetric,
     DiffOp,
     DiffPage,
@@ -177,6 +192,7 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
             DiffScope(group.name, group.ops, tuple(pair or (0, 0) for pair in rows.of_metrics(group.amounts)))
             for group in comparison.scopes
         ),
+        memory=tuple(_memory(rows, memory) for memory in changed_memory(comparison)),
         outcomes=tuple(_outcomes(comparison)),
         diagnostics=comparison.diagnostics,
     )
@@ -253,6 +269,23 @@ def _finding(rows: Rows, finding: Finding) -> FindingRow:
     ids = " → ".join(dict.fromkeys(side for side in (before, after) if not isinstance(side, Unknown)))
     row = rows.row_before[str(before)] if isinstance(after, Unknown) else rows.row_after[str(after)]
     return FindingRow(finding, anchor_of(rows.comparison.ops[row]), ids, f"line {or_dash(finding.line)}")
+
+
+def _memory(rows: Rows, memory: MemoryDifference) -> DiffMemory:
+    shown = memory.ops[:_MOST_MEMORY]
+    found = []
+    for op in shown:
+        row = rows.row_before[str(op.before)] if isinstance(op.after, Unknown) else rows.row_after[str(op.after)]
+        found.append(_memory_row(rows.anchor(row), memory_op_id(op), op.name, op.held))
+    rest = memory.ops[_MOST_MEMORY:]
+    others = total([memory.others, *(op.held for op in rest)])
+    sums = _memory_row("", "", "all other values", others), _memory_row("", "", "peak", memory.peak)
+    return DiffMemory(_sentence(memory_text(rows.comparison, memory)), tuple(found), len(rest), sums)
+
+
+def _memory_row(anchor: str, op: str, name: str, held: Amount) -> DiffMemoryRow:
+    sizes = format_bytes(held.before), format_bytes(held.after), byte_change(held.change)
+    return DiffMemoryRow(anchor, op, name, *sizes, held.change > 0)
 
 
 def _sentence(text: str) -> str:
@@ -336,6 +369,8 @@ _KIND: Final = PageKind(
 )
 MOST_FINDINGS: Final = 20
 """Significant changes shown before the reader unfolds the rest."""
+_MOST_MEMORY: Final = 12
+"""Ops shown by memory peak."""
 _MOST_SETTINGS: Final = 30
 """Settings that differ, shown in the same way."""
 _LISTED: Final = (DiffOp, DiffLine, DiffBox, DiffGroup, DiffRemark, DiffScope)

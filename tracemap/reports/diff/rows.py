@@ -198,6 +198,30 @@ class DiffFact(Record, frozen=True):
     after: str
 
 
+class DiffMemoryRow(Record, frozen=True):
+    """Bytes at a memory peak, of an op or in sum: before, after and change, as texts; `grew`: whether they are more."""
+
+    anchor: str
+    op: str
+    name: str
+    before: str
+    after: str
+    change: str
+    grew: bool
+
+
+class DiffMemory(Record, frozen=True):
+    """The memory peak of a function: a sentence on its change, the ops that changed it, and sums.
+
+    `hidden`: the number of further ops that changed it.
+    """
+
+    text: str
+    ops: tuple[DiffMemoryRow, ...]
+    hidden: int
+    sums: tuple[DiffMemoryRow, ...]
+
+
 class OutcomeChange(Record, frozen=True):
     """Ops whose outcome changed, with both outcomes."""
 
@@ -238,6 +262,7 @@ class DiffPage(Record, frozen=True):
     kernels: tuple[DiffKernel, ...]
     remarks: tuple[DiffRemark, ...]
     scopes: tuple[DiffScope, ...]
+    memory: tuple[DiffMemory, ...]
     outcomes: tuple[OutcomeChange, ...]
     diagnostics: tuple[Diagnostic, ...]
 

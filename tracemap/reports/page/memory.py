@@ -31,6 +31,7 @@ def _curve(graph: TraceGraph, use: MemoryUse) -> MemoryCurve:
         peak=format_bytes(use.peak_bytes),
         parts=", ".join(f"{_WORDS.get(name, name)} {format_bytes(size)}" for name, size in use.by_resource.items()),
         unused=format_bytes(use.unused_bytes) if use.unused_bytes else "",
+        kept=format_bytes(use.kept_bytes) if use.kept_bytes else "",
         step=use.step + 1,
         steps=len(use.curve),
         allocated=outline(use.curve, use.peak_bytes),

@@ -114,6 +114,7 @@ class MemoryCurve(Record, frozen=True):
         peak: bytes at the peak, as text.
         parts: the same by resource, in words.
         unused: bytes there that hold no value; empty if there are none.
+        kept: bytes of constants and variables of the module, which the peak lacks; empty if there are none.
         step: the step of the peak, from 1.
         steps: number of steps.
         allocated: outline of the allocated bytes in SVG, a unit wide per step.
@@ -126,6 +127,7 @@ class MemoryCurve(Record, frozen=True):
     peak: str
     parts: str
     unused: str
+    kept: str
     step: int
     steps: int
     allocated: str

@@ -16,10 +16,8 @@ from tracemap.compare.model import (
     Finding,
     GroupedCost,
     KernelDifference,
-    MemoryDifference,
     MetricDifference,
     OpDifference,
-    OpMemory,
     RemarkDifference,
     match_counts,
     total,
@@ -33,7 +31,6 @@ from tracemap.core.units import (
     format_mean,
     format_ns,
     format_share,
-    join_names,
     plural,
 )
 from tracemap.map.model import Outcome
@@ -41,7 +38,11 @@ from tracemap.options.results import DiffOptions
 from tracemap.reports.advice import (
     SAME_CODE,
     basis_text,
+    byte_change,
+    changed_memory,
     has_same_code,
+    memory_op_id,
+    memory_text,
     same_settings_text,
     scaled_unit,
     settings_rows,
@@ -339,60 +340,24 @@ def _more(rows: Sequence[object], shown: Sequence[object]) -> str:
 
 
 def _print_memory(terminal: Console, comparison: Comparison, options: DiffOptions) -> None:
-    for memory in comparison.memory:
-        if not memory.peak.change and not memory.ops:
-            continue
+    for memory in changed_memory(comparison):
         say(terminal, "")
         say(terminal, memory_text(comparison, memory))
         shown = memory.ops[: _rows(options)]
         headings = (Heading("op"), Heading("name", least=12), *map(number, ("before", "after", "change")))
         cells = [
             [
-                _id(op),
+                memory_op_id(op),
                 op.name,
                 format_bytes(op.held.before),
                 format_bytes(op.held.after),
-                _change_of_bytes(op.held.change),
+                byte_change(op.held.change),
             ]
             for op in shown
         ]
         if cells:
             title = f"Ops whose bytes at the peak of {memory.function} changed{_more(memory.ops, shown)}"
             print_table(terminal, title, headings, cells)
-
-
-def _id(op: OpMemory) -> str:
-    return or_dash(op.before if isinstance(op.after, Unknown) else op.after)
-
-
-def _change_of_bytes(change: int) -> str:
-    return f"{'−' if change < 0 else '+'}{format_bytes(abs(change))}" if change else "0 B"
-
-
-def memory_text(comparison: Comparison, memory: MemoryDifference) -> str:
-    """A sentence on the memory peak of a function, with the largest change in its direction and its cause."""
-    peak = memory.peak
-    change = "the same" if not peak.change else _change_of_bytes(peak.change)
-    text = (
-        f"memory peak of {memory.function}: {change} ({format_bytes(peak.before)} before, "
-        f"{format_bytes(peak.after)} after)"
-    )
-    largest = next((op for op in memory.ops if op.held.change * peak.change > 0), None)
-    if largest is None:
-        return text
-    fusion = next((own for own in comparison.regrouped if own.after == largest.after), None)
-    grew = largest.held.change > 0
-    if isinstance(largest.before, Unknown):
-        cause = "is new"
-    elif isinstance(largest.after, Unknown):
-        cause = "is gone"
-    elif fusion is not None and grew and fusion.left:
-        cause = f"is no longer fused with {join_names(fusion.left)}"
-    elif fusion is not None and not grew and fusion.joined:
-        cause = f"is now fused with {join_names(fusion.joined)}"
-    else:
-        cause = f"holds {format_bytes(abs(largest.held.change))} {'more' if grew else 'less'}"
-    return f"{text}: {_id(largest)} {largest.name} {cause}"
 
 
 def _print_regrouped(terminal: Console, comparison: Comparison, options: DiffOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.core.diagnostics import RELEASES_MISSING, Diagnostic, has_slug
 from tracemap.core.units import format_bytes, join_names, plural
@@ -14,6 +14,9 @@ from tracemap.reports.escaping import op_line
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.runs.allocations import AllocatedMemory
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _RESOURCES: Final = {"external": "results"}
 """Words for resources where IREE's own would not be understood."""
 _MOST_SITES: Final = 3
@@ -22,16 +25,18 @@ _MOST_SITES: Final = 3
 def print_memory(
     graph: TraceGraph,
     found: Sequence[tuple[MemoryUse, MemoryUse]],
+    kept: Sequence[HeldValue],
     allocated: AllocatedMemory | None,
     diagnostics: Sequence[Diagnostic],
     options: MemoryOptions,
     out: TextIO,
 ) -> None:
-    """Print a table of the values at the peak of each function.
+    """Print a table of the values at the peak of each function, and one of the module's constants and variables.
 
     Args:
         graph: the map.
         found: the memory of each function, as it is and without some ops.
+        kept: the constants and variables of the module.
         allocated: the memory of a run; None: there is none.
         diagnostics: notes on the run.
         options: the options of `tracemap memory`.
@@ -51,11 +56,23 @@ def print_memory(
             *(number("bytes"), number("of peak %", leave=20), Heading("written by", leave=10)),
             *(Heading("read by", leave=30), number("peak without", leave=5)),
         ]
-        shown = use.held[: options.top or None]
-        print_table(terminal, "", headings, [_row(graph, use, value) for value in shown], gap=False)
-        if len(use.held) > len(shown):
-            say(terminal, f"… {plural(len(use.held) - len(shown), 'more value')}")
+        rows = [_row(graph, use, value) for value in use.held[: options.top or None]]
+        print_table(terminal, "", headings, rows, gap=False)
+        _say_more(terminal, len(use.held) - len(rows))
+    if kept:
+        headings = [
+            *(Heading("op"), Heading("line", least=8), Heading("name", least=8), number("bytes")),
+            *(Heading("read by", leave=10), Heading("reading ops", leave=20)),
+        ]
+        rows = [_kept_row(graph, value) for value in kept[: options.top or None]]
+        print_table(terminal, "Constants and variables of the module, not in the peak", headings, rows)
+        _say_more(terminal, len(kept) - len(rows))
     print_diagnostics(terminal, diagnostics)
+
+
+def _say_more(terminal: Console, hidden: int) -> None:
+    if hidden:
+        say(terminal, f"… {plural(hidden, 'more value')}")
 
 
 def _allocated(plan: MemoryUse, allocated: AllocatedMemory, *, is_limit: bool) -> str:
@@ -85,6 +102,22 @@ def _summary(whole: MemoryUse, use: MemoryUse, options: MemoryOptions) -> list[s
 
 
 def _row(graph: TraceGraph, use: MemoryUse, value: HeldValue) -> tuple[str, ...]:
+    return (
+        *_op_cells(graph, value),
+        format_bytes(value.bytes),
+        f"{100 * value.bytes / use.peak_bytes:.1f}",
+        _first_of(value.written_by),
+        _first_of(value.read_by),
+        format_bytes(value.peak_without) if isinstance(value.peak_without, int) else "",
+    )
+
+
+def _kept_row(graph: TraceGraph, value: HeldValue) -> tuple[str, ...]:
+    return (*_op_cells(graph, value), format_bytes(value.bytes), _first_of(value.read_by), _first_of(value.reading_ops))
+
+
+def _op_cells(graph: TraceGraph, value: HeldValue) -> tuple[str, str, str]:
+    """The first op of a value, its line, and its name; without an op, the resource."""
     ops = [graph.op_by_id[op] for op in value.ops]
     first = ops[0] if ops else None
     name = (first.node or first.name) if first else f"({_RESOURCES.get(value.resource, value.resource)})"
@@ -93,14 +126,9 @@ def _row(graph: TraceGraph, use: MemoryUse, value: HeldValue) -> tuple[str, ...]
         f"{first.id}{more}" if first else "",
         op_line(first) if first else "",
         f"{name}, previous trip" if value.is_carried else name,
-        format_bytes(value.bytes),
-        f"{100 * value.bytes / use.peak_bytes:.1f}",
-        _sites(value.written_by),
-        _sites(value.read_by),
-        format_bytes(value.peak_without) if isinstance(value.peak_without, int) else "",
     )
 
 
-def _sites(sites: Sequence[str]) -> str:
-    more = f" +{len(sites) - _MOST_SITES}" if len(sites) > _MOST_SITES else ""
-    return " ".join(sites[:_MOST_SITES]) + more
+def _first_of(ids: Sequence[str]) -> str:
+    more = f" +{len(ids) - _MOST_SITES}" if len(ids) > _MOST_SITES else ""
+    return " ".join(ids[:_MOST_SITES]) + more

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tracemap.core.units import UNKNOWN
-from tracemap.ir.allocations import Access, Allocation, FunctionAllocations, MemoryCommand, Size
+from tracemap.ir.allocations import Access, Allocation, FunctionAllocations, GlobalStore, MemoryCommand, Size
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
+from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.dispatch_sites import CommandJoin
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.memory import FunctionMemory, MemoryAllocation, MemoryPlan, MemoryStep, MemoryValue, StepRange
@@ -26,6 +27,7 @@ def memory_plan(
     bodies: Sequence[DispatchRegion | None],
     owners: Owners,
     callers: Mapping[str, str],
+    facts: ModelFacts,
 ) -> MemoryPlan:
     """The memory of all functions; sites, dispatches and bodies are in the order of the flow phase.
 
@@ -36,8 +38,9 @@ def memory_plan(
         bodies: their bodies.
         owners: for copies, fills and allocations.
         callers: function -> the public function that users call to reach it.
+        facts: the model's data flow leads from a value to the ops that read it.
     """
-    return _Planner(functions, sites, dispatches, bodies, owners, callers).plan()
+    return _Planner(functions, sites, dispatches, bodies, owners, callers, facts).plan()
 
 
 @dataclass
@@ -48,6 +51,7 @@ class _Planner:
     bodies: Sequence[DispatchRegion | None]
     owners: Owners
     callers: Mapping[str, str]
+    facts: ModelFacts
 
     def __post_init__(self) -> None:
         commands = (command for function in self.functions for step in function.steps for command in step)
@@ -58,6 +62,12 @@ class _Planner:
         inner = {callee for own in self.functions if own.steps or own.allocations for callee in own.calls}
         self._overlapping = inner | {callee for callee, count in calls.items() if count > 1}
         self._stored = {site.id: self._stored_ops(site, body) for site, body in pairs}
+        self._site_by_id = {site.id: site for site in self.sites}
+        self._readers_of_global: dict[str, list[MemoryCommand]] = defaultdict(list)
+        for function in self.functions:
+            for command in (command for step in function.steps for command in step):
+                for name in command.globals_read:
+                    self._readers_of_global[name].append(command)
 
     def plan(self) -> MemoryPlan:
         """The memory of the functions that the module has, and of its initializers."""
@@ -88,11 +98,14 @@ class _Planner:
             for command in step:
                 for access in command.accesses:
                     uses[access.allocation, access.slice].append((command, access))
+        stores: dict[tuple[int, int], list[GlobalStore]] = defaultdict(list)
+        for store in function.stores:
+            stores[store.allocation, store.slice].append(store)
         for number, allocation in enumerate(function.allocations):
             source = number if allocation.carried_from < 0 else allocation.carried_from
             yield MemoryAllocation(
                 allocation.resource,
-                tuple(self._values(source, allocation, uses)),
+                tuple(self._values(source, allocation, uses, stores if not function.function else {})),
                 tuple(StepRange(first, last) for first, last in allocation.alive),
                 is_packed=bool(allocation.slices),
                 is_carried=allocation.carried_from >= 0,
@@ -104,31 +117,63 @@ class _Planner:
         number: int,
         allocation: Allocation,
         uses: Mapping[tuple[int, int], Sequence[tuple[MemoryCommand, Access]]],
+        stores: Mapping[tuple[int, int], Sequence[GlobalStore]],
     ) -> Iterator[MemoryValue]:
-        if not allocation.slices:
-            yield self._value(allocation, -1, uses.get((number, -1), ()), allocation.size, 0, 0)
-        for index, part in enumerate(allocation.slices):
-            yield self._value(allocation, index, uses.get((number, index), ()), part.size, part.first, part.last)
+        """The values of an allocation; `stores`: globals that hold them when the module is loaded."""
+
+        def value(indices: Sequence[int], size: Size, first: int = 0, last: int = 0) -> MemoryValue:
+            used = [use for index in indices for use in uses.get((number, index), ())]
+            stored = [store for index in indices for store in stores.get((number, index), ())]
+            return self._value(allocation, used, stored, size, first, last)
+
+        parts = range(len(allocation.parts))
+        if allocation.slices:
+            yield from (value([index], own.size, own.first, own.last) for index, own in enumerate(allocation.slices))
+        elif parts and isinstance(allocation.size, int) and (number, -1) not in uses:
+            yield from (value([index], allocation.parts[index].size) for index in parts)
+            padding = allocation.size - sum(part.size for part in allocation.parts)
+            if padding:
+                yield MemoryValue(str(padding), (), (), (), (), 0, 0)
+        else:
+            yield value([-1, *parts], allocation.size)
 
     def _value(
         self,
         allocation: Allocation,
-        index: int,
         uses: Sequence[tuple[MemoryCommand, Access]],
+        stores: Sequence[GlobalStore],
         size: Size,
         first: int,
         last: int,
     ) -> MemoryValue:
         writes = [(command, access) for command, access in uses if access.writes]
         reads = [command for command, access in uses if access.reads]
-        ops = [op for command, access in writes for op in self._written_ops(command, access)]
-        if not ops and not uses:  # such as a constant; those that are loaded together share a location
+        reads += [command for store in stores for command in self._readers_of_global[store.name]]
+        found = [op for command, access in writes for op in self._written_ops(command, access)]
+        # A constant has the location of its store; those that are loaded together share that of the allocation.
+        if not found:
+            found = [op for store in stores for op in self.owners.of(store.location)]
+        if not found and not uses:
             owners = self.owners.of(allocation.location)
-            ops = list(owners) if len(owners) == 1 else []
+            found = list(owners) if len(owners) == 1 else []
         written_by = dict.fromkeys(filter(None, (self._site(command) for command, _ in writes)))
-        read_by = dict.fromkeys(filter(None, map(self._site, reads)))
+        read_by = tuple(dict.fromkeys(filter(None, map(self._site, reads))))
         text = str(size) if isinstance(size, int) else size
-        return MemoryValue(text, sort_ops(ops), tuple(written_by), tuple(read_by), first, last)
+        ops = sort_ops(found)
+        return MemoryValue(text, ops, tuple(written_by), read_by, self._reading_ops(ops, read_by), first, last)
+
+    def _reading_ops(self, ops: Sequence[OpId], sites: Sequence[str]) -> tuple[OpId, ...]:
+        """The ops in dispatch sites that are nearest to the ops of a value in the model; root ops if none is."""
+        readers: list[OpId] = []
+        for site in (self._site_by_id[site] for site in sites):
+            members = {member.op.number for member in site.members}
+            nearest = [OpId.of(number) for op in ops if (number := self._nearest(op.number, members)) is not None]
+            readers += nearest or ([site.root.op] if site.root else [])
+        return sort_ops(readers)
+
+    def _nearest(self, op: int, members: Set[int]) -> int | None:
+        # A weight that is transposed at compile time has the location of the op that reads it.
+        return op if op in members else self.facts.dataflow.nearest(op, members, downwards=True)
 
     def _written_ops(self, command: MemoryCommand, access: Access) -> Sequence[OpId]:
         """The ops whose result a command writes by an access."""
