@@ -189,7 +189,7 @@ REPORT = """===-----------===
 )
 def test_an_unknown_report_of_times_has_one_reason(report: str, reason: str) -> None:
     """`build` then prints it as one notice, and writes the bundle without times."""
-    output = StampedOutput(tuple((0, line) for line in report.splitlines()), UNKNOWN)
+    output = StampedOutput(tuple((0, 0, line) for line in report.splitlines()), UNKNOWN)
     with pytest.raises(ModelInvalid, match=reason):
         build_timing(read_pass_times(report), output, 9, UNKNOWN, [TimedKernel("k", "e", "k.mlir")])
 

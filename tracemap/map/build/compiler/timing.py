@@ -8,7 +8,8 @@ The compiler runs with one thread, so that times add up:
   it names the function by its debug information, which is the file of the kernel's text.
 * Time of an executable that is of no function belongs to its kernels, unless kernels of several share it.
 
-What is printed is stamped with the time of its arrival. That makes LLVM slower, most of all for small programs.
+What is printed is stamped with the time of its arrival, and with the compiler's processor time, so that other programs
+do not make a kernel slow. The output makes LLVM slower, most of all for small programs.
 """
 
 from __future__ import annotations
@@ -124,27 +125,32 @@ def _ns(seconds: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StampedOutput:
-    """The output of a run, with the time at which each line was complete, and the peak of its memory."""
+    """The output of a run, and the peak of its memory.
 
-    lines: tuple[tuple[int, str], ...]
+    `lines`: the time at which each line was complete, the processor time until then, and the text.
+    """
+
+    lines: tuple[tuple[int, int, str], ...]
     peak_bytes: Integer
 
     @property
     def text(self) -> str:
         """The output without times."""
-        return "\n".join(line for _, line in self.lines)
+        return "\n".join(line for _, _, line in self.lines)
 
 
 def read_stamped(text: str) -> StampedOutput:
     """Read what `measured_exec` wrote. The program may still run, or have ended early."""
-    lines: list[tuple[int, str]] = []
+    lines: list[tuple[int, int, str]] = []
     peak: Integer = UNKNOWN
     for line in text.splitlines():
         stamp, _, rest = line.partition(" ")
         if stamp == "peak" and rest.isdigit():
             peak = int(rest)
         elif stamp.startswith("@") and stamp[1:].isdigit():
-            lines.append((int(stamp[1:]), rest))
+            cpu, _, line_text = rest.partition(" ")
+            if cpu.isdigit():
+                lines.append((int(stamp[1:]), int(cpu), line_text))
     return StampedOutput(tuple(lines), peak)
 
 
@@ -180,20 +186,25 @@ _NAMED: Final = (_Event.TRANSLATION_BEGINS, _Event.WRITING_BEGINS)
 
 
 class _Clocked:
-    """The time between events, by what the compiler did."""
+    """The processor time between events, by what the compiler did. Time that it waits is apart."""
 
-    def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
+    def __init__(self, lines: Iterable[tuple[int, int, str]]) -> None:
         self.translation, self.optimization, self.generation = Counter[str](), Counter[str](), Counter[str]()
         """Times by executable, by function, and by file of debug information."""
         self.writing: dict[str, Counter[str]] = defaultdict(Counter)
         """Times of no function, by executable and work."""
-        self.linking_ns = 0
+        self.linking_ns = self.waiting_ns = 0
         self.passes = Counter[str]()
         """LLVM's passes on IR."""
-        begin, last, name, pass_name, executable = 0, _Event.OTHER_WORK, "", "", ""
-        for stamp, event, next_name, next_pass in _events(lines):
-            self._add(stamp - begin, last, event, name, next_name, pass_name, executable)
-            begin, last, name, pass_name = stamp, event, next_name, next_pass
+        begin, cpu_begin, last, name, pass_name, executable = 0, 0, _Event.OTHER_WORK, "", "", ""
+        for stamp, cpu, event, next_name, next_pass in _events(lines):
+            elapsed, busy = stamp - begin, min(stamp - begin, cpu - cpu_begin)
+            if event is _Event.WRITING_ENDS:
+                busy = elapsed  # the linker is a process of its own
+            elif last is not _Event.OTHER_WORK:
+                self.waiting_ns += elapsed - busy
+            self._add(busy, last, event, name, next_name, pass_name, executable)
+            begin, cpu_begin, last, name, pass_name = stamp, cpu, event, next_name, next_pass
             if event is _Event.WRITING_BEGINS:
                 executable = name
 
@@ -219,21 +230,21 @@ class _Clocked:
                 self.optimization[name] += ns
 
 
-def _events(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, _Event, str, str]]:
-    """The time of each event, the event, what it is about, and the pass."""
+def _events(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, _Event, str, str]]:
+    """The time and the processor time of each event, the event, what it is about, and the pass."""
     unnamed: _Event | None = None
-    for stamp, line in lines:
+    for stamp, cpu, line in lines:
         if unnamed is not None and (named := _EXECUTABLE.match(line)):
-            yield stamp, unnamed, named[1] or named[2], ""
+            yield stamp, cpu, unnamed, named[1] or named[2], ""
             unnamed = None
         elif found := _PASS_LINE.match(line):
             event = _EVENT_OF_LINE.get((found[1], found[2]), _Event.OTHER_WORK)
             unnamed = event if event in _NAMED else None
-            yield stamp, _Event.OTHER_WORK if unnamed else event, "", ""
+            yield stamp, cpu, _Event.OTHER_WORK if unnamed else event, "", ""
         elif found := _PASS.match(line):
-            yield stamp, _Event.PASS_BEGINS, _function(found[2]), found[1]
+            yield stamp, cpu, _Event.PASS_BEGINS, _function(found[2]), found[1]
         elif found := _FUNCTION_END.match(line):
-            yield stamp, _Event.FUNCTION_ENDS, found[1], ""
+            yield stamp, cpu, _Event.FUNCTION_ENDS, found[1], ""
 
 
 def _function(where: str) -> str:
@@ -286,7 +297,7 @@ def build_timing(
         raise ModelInvalid(f"iree-compile printed no times for {missing}; a flag may keep it from that")
     timings.sort(key=lambda timing: (-timing.duration_ns, timing.kernel))
     names = {own.kernel for own in kernels} | {own.file for own in kernels}
-    others = Counter({LIBRARY_FUNCTIONS: 0, _LINKING: clocked.linking_ns})
+    others = Counter({LIBRARY_FUNCTIONS: 0, _LINKING: clocked.linking_ns, _WAITING: clocked.waiting_ns})
     for counter in (clocked.optimization, clocked.generation):
         others[LIBRARY_FUNCTIONS] += sum(ns for name, ns in counter.items() if name not in names)
     for name, works in clocked.writing.items():
@@ -315,6 +326,7 @@ _LINKING: Final = "combining kernels to executables"
 _TO_LLVM: Final = "translation to LLVM IR"
 _WHOLE_PASSES: Final = "LLVM passes on whole executables"
 _OBJECTS: Final = "object files and linker"
+_WAITING: Final = "waiting for a processor"
 _UNATTRIBUTED: Final = "unattributed: between the compiler's lines"
 """Names for work of no kernel."""
 
