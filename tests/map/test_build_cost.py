@@ -33,7 +33,7 @@ def test_bytes_add_up_to_the_file(model: str, built: Built) -> None:
     assert sum(part.amount for part in cost.bytes) == cost.module_bytes == size
     amounts, rest = {part.name: part.amount for part in cost.bytes}, Counter[str]()
     for own in cost.unattributed:
-        rest[own.part] += own.amount
+        rest[own.part] += own.bytes
     code = amounts[PartKind.CODE.value]
     assert sum(kernel.code_bytes for kernel in cost.kernels) == code
     assert sum(op.code_bytes for op in cost.ops) + sum(kernel.code_of_no_op for kernel in cost.kernels) == code
@@ -48,7 +48,7 @@ def test_bytes_add_up_to_the_file(model: str, built: Built) -> None:
     for kind, own in columns.items():
         assert sum(own) + rest[kind.value] == amounts.get(kind.value, 0), kind
     assert sum(op.bytes for op in cost.ops) + rest.total() == size
-    assert all(own.amount > 0 and own.reason for own in cost.unattributed)
+    assert all(own.bytes > 0 and own.reason for own in cost.unattributed)
     assert sum(columns[PartKind.BYTECODE]) > 0
     assert cost.times == () == cost.passes
 
@@ -162,7 +162,7 @@ def test_other_targets_have_times_and_bytes(target: str, tmp_path: Path) -> None
     check_cli("build", tmp_path / "m.mlir", "--timing", "-o", bundle, "--", *OTHER_TARGETS[target])
     cost = build_cost(load(bundle))
     assert seeded.is_slow(cost.kernels[0].kernel)
-    assert sum(op.bytes for op in cost.ops) + sum(own.amount for own in cost.unattributed) == cost.module_bytes
+    assert sum(op.bytes for op in cost.ops) + sum(own.bytes for own in cost.unattributed) == cost.module_bytes
     assert sum(part.amount for part in cost.times) == cost.elapsed_ns
     names = {part.name for part in cost.times}
     # Executables of one kernel are that kernel's from beginning to end, but for the library.
