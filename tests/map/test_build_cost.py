@@ -45,8 +45,8 @@ def test_bytes_add_up_to_the_file(model: str, built: Built) -> None:
         PartKind.BYTECODE: [op.bytecode_bytes for op in cost.ops],
         PartKind.CONSTANTS: [op.constant_bytes for op in cost.ops],
     }
-    for kind, own in columns.items():
-        assert sum(own) + rest[kind.value] == amounts.get(kind.value, 0), kind
+    for kind, sizes in columns.items():
+        assert sum(sizes) + rest[kind.value] == amounts.get(kind.value, 0), kind
     assert sum(op.bytes for op in cost.ops) + rest.total() == size
     assert all(own.bytes > 0 and own.reason for own in cost.unattributed)
     assert sum(columns[PartKind.BYTECODE]) > 0

@@ -162,7 +162,7 @@ _IN_FUNCTION = re.compile(r"^loop .* in function (.*)$")
 
 
 class _Event(Enum):
-    """What a line tells."""
+    """The work that begins or ends at a line."""
 
     TRANSLATION_BEGINS = auto()
     LINKING_BEGINS = auto()
