@@ -127,7 +127,7 @@ def _ns(seconds: str) -> int:
 class StampedOutput:
     """The output of a run, and the peak of its memory.
 
-    `lines`: the time at which each line was complete, the processor time until then, and the text.
+    `lines`: the time at which each line was complete, how long the program had waited until then, and the text.
     """
 
     lines: tuple[tuple[int, int, str], ...]
@@ -151,7 +151,19 @@ def read_stamped(text: str) -> StampedOutput:
             cpu, _, line_text = rest.partition(" ")
             if cpu.isdigit():
                 lines.append((int(stamp[1:]), int(cpu), line_text))
-    return StampedOutput(tuple(lines), peak)
+    return StampedOutput(tuple(_waited(lines)), peak)
+
+
+def _waited(lines: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+    """The lines with the time that the program had waited, instead of its processor time.
+
+    Linux counts the processor time of a running program in steps of some milliseconds, so what it had waited is at most
+    the rest of the time; and it never becomes less. The least from a line on is right at each step.
+    """
+    least = [stamp - cpu for stamp, cpu, _ in lines]
+    for index in range(len(lines) - 2, -1, -1):
+        least[index] = min(least[index], least[index + 1])
+    return ((stamp, waited, text) for (stamp, _, text), waited in zip(lines, least, strict=True))
 
 
 _PASS_LINE = re.compile(r"// -----// IR Dump (Before|After) (\w+)Pass")
@@ -196,15 +208,14 @@ class _Clocked:
         self.linking_ns = self.waiting_ns = 0
         self.passes = Counter[str]()
         """LLVM's passes on IR."""
-        begin, cpu_begin, last, name, pass_name, executable = 0, 0, _Event.OTHER_WORK, "", "", ""
-        for stamp, cpu, event, next_name, next_pass in _events(lines):
-            elapsed, busy = stamp - begin, min(stamp - begin, cpu - cpu_begin)
-            if event is _Event.WRITING_ENDS:
-                busy = elapsed  # the linker is a process of its own
-            elif last is not _Event.OTHER_WORK:
-                self.waiting_ns += elapsed - busy
-            self._add(busy, last, event, name, next_name, pass_name, executable)
-            begin, cpu_begin, last, name, pass_name = stamp, cpu, event, next_name, next_pass
+        begin, waited, last, name, pass_name, executable = 0, 0, _Event.OTHER_WORK, "", "", ""
+        for stamp, waited_until, event, next_name, next_pass in _events(lines):
+            waiting = waited_until - waited
+            if event is _Event.WRITING_ENDS or last is _Event.OTHER_WORK:
+                waiting = 0  # the linker is a process of its own
+            self.waiting_ns += waiting
+            self._add(stamp - begin - waiting, last, event, name, next_name, pass_name, executable)
+            begin, waited, last, name, pass_name = stamp, waited_until, event, next_name, next_pass
             if event is _Event.WRITING_BEGINS:
                 executable = name
 
@@ -231,20 +242,20 @@ class _Clocked:
 
 
 def _events(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, _Event, str, str]]:
-    """The time and the processor time of each event, the event, what it is about, and the pass."""
+    """The time of each event, how long the program had waited, the event, what it is about, and the pass."""
     unnamed: _Event | None = None
-    for stamp, cpu, line in lines:
+    for stamp, waited, line in lines:
         if unnamed is not None and (named := _EXECUTABLE.match(line)):
-            yield stamp, cpu, unnamed, named[1] or named[2], ""
+            yield stamp, waited, unnamed, named[1] or named[2], ""
             unnamed = None
         elif found := _PASS_LINE.match(line):
             event = _EVENT_OF_LINE.get((found[1], found[2]), _Event.OTHER_WORK)
             unnamed = event if event in _NAMED else None
-            yield stamp, cpu, _Event.OTHER_WORK if unnamed else event, "", ""
+            yield stamp, waited, _Event.OTHER_WORK if unnamed else event, "", ""
         elif found := _PASS.match(line):
-            yield stamp, cpu, _Event.PASS_BEGINS, _function(found[2]), found[1]
+            yield stamp, waited, _Event.PASS_BEGINS, _function(found[2]), found[1]
         elif found := _FUNCTION_END.match(line):
-            yield stamp, cpu, _Event.FUNCTION_ENDS, found[1], ""
+            yield stamp, waited, _Event.FUNCTION_ENDS, found[1], ""
 
 
 def _function(where: str) -> str:
