@@ -137,7 +137,7 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.advice $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.memory --corpus $(CORPUS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.numerics --corpus $(CORPUS) $(ACCURACY_FLAGS)
-	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS)
+	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS) $(ACCURACY_FLAGS)
 
 mutations: $(READY) ## damage each kind of input file MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)

@@ -2,9 +2,9 @@
 
 Each generated program has several small kernels and one that is slow to compile: an elementwise expression of some
 hundred operations. It must be first. The truth for its seconds is the compiler itself: the executable of the slow
-kernel and that of the fastest are compiled alone, and the difference of the times for executables is compared with the
-difference that tracemap shows, since both executables have the same library functions. Bundles and single executables
-are compiled in turn, several times, so that other programs on the machine disturb both.
+kernel and that of the fastest are compiled alone, and the difference of their processor times is compared with the
+difference that tracemap shows. What both executables need, such as library functions, is in neither. Bundles and single
+executables are compiled in turn, several times, so that other programs on the machine disturb both.
 
 Other programs have constants of known sizes, whose bytes must belong to their ops.
 """
@@ -12,7 +12,7 @@ Other programs have constants of known sizes, whose bytes must belong to their o
 from __future__ import annotations
 
 import random
-import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -131,10 +131,6 @@ def bundle_of(seeded: Seeded, folder: Path) -> Path:
     return bundle
 
 
-_PHASE = re.compile(r" (\d+\.\d+) \( *[\d.]+%\) +(?:Translate|Serialize|Link)AllExecutablesPass$", re.MULTILINE)
-_TIMED: Final = ("--mlir-disable-threading", "--mlir-timing", "--mlir-timing-display=tree")
-
-
 def executable_files(bundle: Path, folder: Path) -> dict[str, Path]:
     """The executables of a bundle, each in a file of its own, by the beginning of its kernel's name."""
     _, executables = read_executables(MlirParser(), load(bundle).configured())
@@ -145,17 +141,13 @@ def executable_files(bundle: Path, folder: Path) -> dict[str, Path]:
 
 
 def alone_ns(executable: Path, flags: Sequence[str]) -> int:
-    """The compiler's own time for an executable that it compiles alone."""
-    command: list[str | Path] = [
-        find_tool("iree-compile"),
-        executable,
-        "--compile-mode=hal-executable",
-        *_TIMED,
-        *flags,
-    ]
-    target = executable.with_suffix(".bin")
-    done = subprocess.run([*command, "-o", target], check=True, capture_output=True, text=True)
-    return sum(round(float(seconds) * 1e9) for seconds in _PHASE.findall(done.stderr))
+    """The processor time of the compiler and its linker for an executable that it compiles alone."""
+    mode = ("--compile-mode=hal-executable", "--mlir-disable-threading")
+    command: list[str | Path] = [find_tool("iree-compile"), executable, *mode, *flags]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "-o", executable.with_suffix(".bin")], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +159,20 @@ class Judged:
     rank: int
     ratio: float
 
-    def share(self, *names: str) -> float:
-        """These parts of the time for executables."""
-        parts = (part["amount"] for part in self.cost["times"] if part["name"].startswith(names))
-        return float(sum(parts) / self.cost["executables_ns"])
+    def share(self, name: str) -> float:
+        """A part of the time for executables without waiting for other programs."""
+        parts = (part["amount"] for part in self.cost["times"] if part["name"].startswith(name))
+        return float(sum(parts) / self.busy_ns)
+
+    @property
+    def busy_ns(self) -> int:
+        """The time for executables without waiting for other programs."""
+        waiting = sum(part["amount"] for part in self.cost["times"] if part["name"].startswith("waiting"))
+        return int(self.cost["executables_ns"] - waiting)
 
 
 def judge(seeded: Seeded, folder: Path) -> Judged:
-    """Compare a program with the compiler's times for its slowest and its fastest kernel alone."""
+    """Compare a program with the compiler's times for its slow and its fastest kernel alone, the least of several."""
     bundle = bundle_of(seeded, folder)
     files, flags = executable_files(bundle, folder), load(bundle).graph.module.flags
     costs = [json_cli("show", bundle, "--cost")["cost"]]
@@ -184,14 +182,18 @@ def judge(seeded: Seeded, folder: Path) -> Judged:
     slow_file, fast_file = (
         next(file for name, file in files.items() if kernel.startswith(f"{name}_")) for kernel in (slow, fast)
     )
-    own_ns, true_ns = [], []
+    slow_ns, fast_ns, slow_alone_ns, fast_alone_ns = [], [], [], []
     for _ in range(_REPEATS):
         costs.append(json_cli("show", bundle_of(seeded, folder), "--cost")["cost"])
         times = {own["kernel"]: own["duration_ns"] for own in costs[-1]["kernels"]}
-        own_ns.append(times[slow] - times[fast])
-        true_ns.append(alone_ns(slow_file, flags) - alone_ns(fast_file, flags))
+        slow_ns.append(times[slow])
+        fast_ns.append(times[fast])
+        slow_alone_ns.append(alone_ns(slow_file, flags))
+        fast_alone_ns.append(alone_ns(fast_file, flags))
     ranks = ([own["kernel"] for own in cost["kernels"]].index(slow) + 1 for cost in costs)
-    return Judged(seeded.name, costs[0], max(ranks), statistics.median(own_ns) / statistics.median(true_ns))
+    # Other programs only make a compiler slower.
+    ratio = (min(slow_ns) - min(fast_ns)) / (min(slow_alone_ns) - min(fast_alone_ns))
+    return Judged(seeded.name, costs[0], max(ranks), ratio)
 
 
 @click.command()
@@ -262,10 +264,7 @@ def table(judged: Sequence[Judged], right: int) -> str:
 
 def _row(own: Judged) -> str:
     kernels, library, unattributed = (own.share(name) for name in ("kernels", "library functions", _UNATTRIBUTED))
-    whole = own.cost["executables_ns"]
-    program_ns = own.cost["elapsed_ns"] - whole
-    other = sum(part["amount"] for part in own.cost["times"]) - program_ns
-    rest = other / whole - kernels - library - unattributed
+    rest = 1 - kernels - library - unattributed
     seeded = (f"rank {own.rank}", f"{own.ratio:.2f}") if own.rank else ("", "")
     shares = (f"{share:.0%}" for share in (kernels, library, rest, unattributed))
     return f"| {' | '.join((own.name, str(len(own.cost['kernels'])), *seeded, *shares))} |"

@@ -101,12 +101,12 @@ class CostPart(Record, frozen=True):
 
 class UnattributedBytes(Record, frozen=True):
     """Bytes of the module that belong to no op. `part`: the part of the file; `name`: the kernel or function, or "";
-    `reason`: why no op has them.
+    `bytes`: how many; `reason`: why no op has them.
     """
 
     part: str
     name: str
-    amount: Count
+    bytes: Count
     reason: str
 
 

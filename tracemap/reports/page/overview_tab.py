@@ -251,7 +251,7 @@ def building_tables(cost: BuildCost, graph: TraceGraph) -> tuple[CostTable, ...]
         for own in cost.ops[:_MOST_ROWS]
     )
     passes = tuple((own.pass_name, own.tool, time(own.duration_ns)) for own in cost.passes[:_MOST_ROWS])
-    rest = tuple((own.part, own.name, f"{own.amount:,}", own.reason) for own in cost.unattributed[:_MOST_ROWS])
+    rest = tuple((own.part, own.name, f"{own.bytes:,}", own.reason) for own in cost.unattributed[:_MOST_ROWS])
     columns = ("compile time", "code bytes")
     return (
         CostTable("Compile time", ("part", "time"), tuple((part.name, time(part.amount)) for part in cost.times)),

@@ -68,7 +68,7 @@ def print_build_cost(cost: BuildCost, graph: TraceGraph, out: TextIO, *, top: in
     )
     _print_top(terminal, "Ops, with their part of the kernels' time (inferred)", _OPS, list(ops), len(cost.ops))
     if not top:
-        rest = ((own.part, own.name, f"{own.amount:,}", own.reason) for own in cost.unattributed)
+        rest = ((own.part, own.name, f"{own.bytes:,}", own.reason) for own in cost.unattributed)
         _print_top(terminal, "Unattributed bytes", _REST, list(rest), len(cost.unattributed))
     passes = ((own.pass_name, own.tool, format_ns(own.duration_ns)) for own in cost.passes[: top or _MOST_PASSES])
     _print_top(terminal, "Compiler passes, slowest first", _PASSES, list(passes), len(cost.passes))

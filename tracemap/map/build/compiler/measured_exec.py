@@ -1,8 +1,9 @@
 """Runs a program and writes its peak memory at the end, and the times of its error output as it arrives.
 
 Arguments: the file for the result, `stamp` or `pass`, and the program with its arguments. With `stamp`, the result has
-a line `@NS TEXT` for each line of error output, where NS is the time of its last piece in nanoseconds; with `pass`, the
-program writes to this one's error output. The last line is `peak BYTES`.
+a line `@NS CPU TEXT` for each line of error output, where NS is the time of its last piece in nanoseconds, and CPU the
+program's processor time at that moment; with `pass`, the program writes to this one's error output. The last line is
+`peak BYTES`.
 
 Run as a script, not imported: it starts fast, and its own memory stays below that of any compiler.
 """
@@ -25,7 +26,7 @@ def run(result: str, program: list[str], *, stamps: bool) -> int:
             reading, writing = os.pipe()  # the program inherits neither
             pid = os.posix_spawn(program[0], program, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 2)])
             os.close(writing)
-            _stamp(reading, out)
+            _stamp(reading, out, pid)
         else:
             pid = os.posix_spawn(program[0], program, os.environ)
         _, status, usage = os.wait4(pid, 0)
@@ -33,13 +34,15 @@ def run(result: str, program: list[str], *, stamps: bool) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _stamp(reading: int, out: BinaryIO) -> None:
-    pending = b""
+def _stamp(reading: int, out: BinaryIO, pid: int) -> None:
+    # The clock of a process's processor time (Linux, `clock_getcpuclockid`).
+    clock = (~pid << 3) | 2
+    pending, stamp = b"", b""
     while chunk := os.read(reading, _CHUNK_BYTES):
-        stamp = b"@%d " % time.perf_counter_ns()
+        stamp = b"@%d %d " % (time.perf_counter_ns(), time.clock_gettime_ns(clock))
         *lines, pending = (pending + chunk).split(b"\n")
         out.writelines(stamp + line + b"\n" for line in lines)
-    out.write(b"@%d %s\n" % (time.perf_counter_ns(), pending))
+    out.write(stamp + pending + b"\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ The compiler runs with one thread, so that times add up:
   it names the function by its debug information, which is the file of the kernel's text.
 * Time of an executable that is of no function belongs to its kernels, unless kernels of several share it.
 
-What is printed is stamped with the time of its arrival. That makes LLVM slower, most of all for small programs.
+What is printed is stamped with the time of its arrival, and with the compiler's processor time, so that other programs
+do not make a kernel slow. The output makes LLVM slower, most of all for small programs.
 """
 
 from __future__ import annotations
@@ -124,28 +125,45 @@ def _ns(seconds: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StampedOutput:
-    """The output of a run, with the time at which each line was complete, and the peak of its memory."""
+    """The output of a run, and the peak of its memory.
 
-    lines: tuple[tuple[int, str], ...]
+    `lines`: the time at which each line was complete, how long the program had waited until then, and the text.
+    """
+
+    lines: tuple[tuple[int, int, str], ...]
     peak_bytes: Integer
 
     @property
     def text(self) -> str:
         """The output without times."""
-        return "\n".join(line for _, line in self.lines)
+        return "\n".join(line for _, _, line in self.lines)
 
 
 def read_stamped(text: str) -> StampedOutput:
     """Read what `measured_exec` wrote. The program may still run, or have ended early."""
-    lines: list[tuple[int, str]] = []
+    lines: list[tuple[int, int, str]] = []
     peak: Integer = UNKNOWN
     for line in text.splitlines():
         stamp, _, rest = line.partition(" ")
         if stamp == "peak" and rest.isdigit():
             peak = int(rest)
         elif stamp.startswith("@") and stamp[1:].isdigit():
-            lines.append((int(stamp[1:]), rest))
-    return StampedOutput(tuple(lines), peak)
+            cpu, _, line_text = rest.partition(" ")
+            if cpu.isdigit():
+                lines.append((int(stamp[1:]), int(cpu), line_text))
+    return StampedOutput(tuple(_waited(lines)), peak)
+
+
+def _waited(lines: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+    """The lines with the time that the program had waited, instead of its processor time.
+
+    Linux counts the processor time of a running program in steps of some milliseconds, so what it had waited is at most
+    the rest of the time; and it never becomes less. The least from a line on is right at each step.
+    """
+    least = [stamp - cpu for stamp, cpu, _ in lines]
+    for index in range(len(lines) - 2, -1, -1):
+        least[index] = min(least[index], least[index + 1])
+    return ((stamp, waited, text) for (stamp, _, text), waited in zip(lines, least, strict=True))
 
 
 _PASS_LINE = re.compile(r"// -----// IR Dump (Before|After) (\w+)Pass")
@@ -156,7 +174,7 @@ _IN_FUNCTION = re.compile(r"^loop .* in function (.*)$")
 
 
 class _Event(Enum):
-    """What a line tells."""
+    """The work that begins or ends at a line."""
 
     TRANSLATION_BEGINS = auto()
     LINKING_BEGINS = auto()
@@ -180,20 +198,24 @@ _NAMED: Final = (_Event.TRANSLATION_BEGINS, _Event.WRITING_BEGINS)
 
 
 class _Clocked:
-    """The time between events, by what the compiler did."""
+    """The processor time between events, by what the compiler did. Time that it waits is apart."""
 
-    def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
+    def __init__(self, lines: Iterable[tuple[int, int, str]]) -> None:
         self.translation, self.optimization, self.generation = Counter[str](), Counter[str](), Counter[str]()
         """Times by executable, by function, and by file of debug information."""
         self.writing: dict[str, Counter[str]] = defaultdict(Counter)
         """Times of no function, by executable and work."""
-        self.linking_ns = 0
+        self.linking_ns = self.waiting_ns = 0
         self.passes = Counter[str]()
         """LLVM's passes on IR."""
-        begin, last, name, pass_name, executable = 0, _Event.OTHER_WORK, "", "", ""
-        for stamp, event, next_name, next_pass in _events(lines):
-            self._add(stamp - begin, last, event, name, next_name, pass_name, executable)
-            begin, last, name, pass_name = stamp, event, next_name, next_pass
+        begin, waited, last, name, pass_name, executable = 0, 0, _Event.OTHER_WORK, "", "", ""
+        for stamp, waited_until, event, next_name, next_pass in _events(lines):
+            waiting = waited_until - waited
+            if event is _Event.WRITING_ENDS or last is _Event.OTHER_WORK:
+                waiting = 0  # the linker is a process of its own
+            self.waiting_ns += waiting
+            self._add(stamp - begin - waiting, last, event, name, next_name, pass_name, executable)
+            begin, waited, last, name, pass_name = stamp, waited_until, event, next_name, next_pass
             if event is _Event.WRITING_BEGINS:
                 executable = name
 
@@ -219,21 +241,21 @@ class _Clocked:
                 self.optimization[name] += ns
 
 
-def _events(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, _Event, str, str]]:
-    """The time of each event, the event, what it is about, and the pass."""
+def _events(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, _Event, str, str]]:
+    """The time of each event, how long the program had waited, the event, what it is about, and the pass."""
     unnamed: _Event | None = None
-    for stamp, line in lines:
+    for stamp, waited, line in lines:
         if unnamed is not None and (named := _EXECUTABLE.match(line)):
-            yield stamp, unnamed, named[1] or named[2], ""
+            yield stamp, waited, unnamed, named[1] or named[2], ""
             unnamed = None
         elif found := _PASS_LINE.match(line):
             event = _EVENT_OF_LINE.get((found[1], found[2]), _Event.OTHER_WORK)
             unnamed = event if event in _NAMED else None
-            yield stamp, _Event.OTHER_WORK if unnamed else event, "", ""
+            yield stamp, waited, _Event.OTHER_WORK if unnamed else event, "", ""
         elif found := _PASS.match(line):
-            yield stamp, _Event.PASS_BEGINS, _function(found[2]), found[1]
+            yield stamp, waited, _Event.PASS_BEGINS, _function(found[2]), found[1]
         elif found := _FUNCTION_END.match(line):
-            yield stamp, _Event.FUNCTION_ENDS, found[1], ""
+            yield stamp, waited, _Event.FUNCTION_ENDS, found[1], ""
 
 
 def _function(where: str) -> str:
@@ -286,7 +308,7 @@ def build_timing(
         raise ModelInvalid(f"iree-compile printed no times for {missing}; a flag may keep it from that")
     timings.sort(key=lambda timing: (-timing.duration_ns, timing.kernel))
     names = {own.kernel for own in kernels} | {own.file for own in kernels}
-    others = Counter({LIBRARY_FUNCTIONS: 0, _LINKING: clocked.linking_ns})
+    others = Counter({LIBRARY_FUNCTIONS: 0, _LINKING: clocked.linking_ns, _WAITING: clocked.waiting_ns})
     for counter in (clocked.optimization, clocked.generation):
         others[LIBRARY_FUNCTIONS] += sum(ns for name, ns in counter.items() if name not in names)
     for name, works in clocked.writing.items():
@@ -315,6 +337,7 @@ _LINKING: Final = "combining kernels to executables"
 _TO_LLVM: Final = "translation to LLVM IR"
 _WHOLE_PASSES: Final = "LLVM passes on whole executables"
 _OBJECTS: Final = "object files and linker"
+_WAITING: Final = "waiting for a processor"
 _UNATTRIBUTED: Final = "unattributed: between the compiler's lines"
 """Names for work of no kernel."""
 
