@@ -281,7 +281,7 @@ class Input:
 
     @property
     def is_generated_zeros(self) -> bool:
-        """Whether nobody gave it, so that it has only zeros."""
+        """Whether it has only zeros, because no value was given."""
         return self.said.endswith(_ZEROS)
 
 

@@ -59,7 +59,7 @@ class ObservedRun:
     sites: Sequence[tuple[str, ...]]
     diagnostics: tuple[Diagnostic, ...]
     results: Sequence[Samples] = ()
-    """Samples of the function's results, to compare with another bundle's; empty for what has no file format."""
+    """Samples of the function's results, to compare with another bundle's; empty for types without a file format."""
 
     @property
     def graph(self) -> TraceGraph:
