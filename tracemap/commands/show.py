@@ -69,7 +69,8 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
         if description := target.description(what):
             say(console(out), description)
             say(console(out), "")
-        print_map(selection, graph, out, whole=not what)
+        if what or cost is None:
+            print_map(selection, graph, out, whole=not what)
         for view in views:
             print_kernel(view, graph, out, assembly=options.assembly)
         if remarks is not None:

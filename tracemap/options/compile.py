@@ -132,8 +132,8 @@ class ShowOptions(Options):
     )
     cost: bool = option(
         False,
-        "Also print the bytes of the module by op and kernel, and the compiler's seconds of a bundle from "
-        "`tracemap build --timing`.",
+        "Print the bytes of the module by op and kernel, and the compiler's seconds of a bundle from `tracemap build "
+        "--timing`; the text has the rest of the map only with WHAT.",
     )
     assembly: bool = option(False, "Also print the instructions of the kernels that WHAT names or runs in.")
 

@@ -43,7 +43,7 @@ def print_build_cost(cost: BuildCost, graph: TraceGraph, out: TextIO, *, top: in
         out: the stream.
         top: the most rows of each table; 0: all.
     """
-    terminal = console(out)
+    terminal, more = console(out), "`tracemap show BUNDLE --cost`" if top else "--format json"
     if not isinstance(cost.elapsed_ns, Unknown):
         peak = "" if isinstance(cost.peak_bytes, Unknown) else f", peak memory {format_bytes(cost.peak_bytes)}"
         say(terminal, f"compile time {format_ns(cost.elapsed_ns)} with one thread{peak}")
@@ -57,7 +57,7 @@ def print_build_cost(cost: BuildCost, graph: TraceGraph, out: TextIO, *, top: in
         )
         for own in cost.kernels[: top or None]
     )
-    _print_top(terminal, "Kernels, slowest to compile first", _KERNELS, list(kernels), len(cost.kernels))
+    _print_top(terminal, "Kernels, slowest to compile first", _KERNELS, list(kernels), len(cost.kernels), more)
     ops = (
         (
             *(own.op, op_line(op), op.node or op.name, _time(own.duration_ns)),
@@ -66,12 +66,12 @@ def print_build_cost(cost: BuildCost, graph: TraceGraph, out: TextIO, *, top: in
         for own in cost.ops[: top or None]
         for op in (graph.op_by_id[own.op],)
     )
-    _print_top(terminal, "Ops, with their part of the kernels' time (inferred)", _OPS, list(ops), len(cost.ops))
+    _print_top(terminal, "Ops, with their part of the kernels' time (inferred)", _OPS, list(ops), len(cost.ops), more)
     if not top:
         rest = ((own.part, own.name, f"{own.bytes:,}", own.reason) for own in cost.unattributed)
-        _print_top(terminal, "Unattributed bytes", _REST, list(rest), len(cost.unattributed))
+        _print_top(terminal, "Unattributed bytes", _REST, list(rest), len(cost.unattributed), more)
     passes = ((own.pass_name, own.tool, format_ns(own.duration_ns)) for own in cost.passes[: top or _MOST_PASSES])
-    _print_top(terminal, "Compiler passes, slowest first", _PASSES, list(passes), len(cost.passes))
+    _print_top(terminal, "Compiler passes, slowest first", _PASSES, list(passes), len(cost.passes), more)
 
 
 def _amounts(*amounts: int) -> Iterator[str]:
@@ -79,12 +79,17 @@ def _amounts(*amounts: int) -> Iterator[str]:
 
 
 def _print_top(
-    terminal: Console, title: str, headings: Sequence[Heading], rows: Sequence[Sequence[str]], count: int
+    terminal: Console,
+    title: str,
+    headings: Sequence[Heading],
+    rows: Sequence[Sequence[str]],
+    count: int,
+    more: str = "",
 ) -> None:
     if rows:
         print_table(terminal, title, headings, rows)
     if count > len(rows):
-        say(terminal, f"… {count - len(rows)} more: `tracemap show BUNDLE --cost`, with `--format json` for all")
+        say(terminal, f"… {count - len(rows)} more: {more}")
 
 
 def _part_rows(parts: Sequence[CostPart], whole: int, show: object) -> Iterator[tuple[str, str, str]]:
