@@ -53,7 +53,8 @@ def example(*, dynamic: bool = False) -> TraceGraph:
     costs: tuple[Integer, Integer] = (UNKNOWN, UNKNOWN) if dynamic else (300, 100)
     fused = site(0, 1, 2, kernel="k0")
     members = tuple(
-        structs.replace(member, operations=cost, bytes=0) for member, cost in zip(fused.members, costs, strict=True)
+        structs.replace(member, operations=cost, bytes_read=0, bytes_written=0)
+        for member, cost in zip(fused.members, costs, strict=True)
     )
     fused = structs.replace(fused, members=members)
     sites = [fused, site(1, 3, kernel="k0"), site(2, kernel="k1"), site(3, 4, kernel="k2", initializer=True)]

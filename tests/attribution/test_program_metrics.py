@@ -88,6 +88,17 @@ def test_bytes_read_and_written_are_those_computed_by_hand(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+def test_bytes_from_memory_are_a_column_next_to_those_of_shapes(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    check_cli("record", built("hand_mlp"), "--iterations", "3", "--cache-sim", "-o", run)
+    named = ("--map", built("hand_mlp"), "--metric", READ, "--columns", f"op,{READ},LL-bytes")
+    (heading, first, *_) = (row for row in check_cli("attribute", run, *named).splitlines() if row.startswith("op"))
+    assert heading.split() == ["op", READ, "KiB", "LL", "fetched", "KiB"]
+    assert first.split()[:2] == ["op6", "882.000"]
+    assert float(first.split()[2]) > 0
+
+
+@pytest.mark.long
 def test_dynamic_shapes_are_named_instead_of_guessed(built: Built, recorded: Recorded) -> None:
     found = json_cli(
         "attribute", recorded("hand_dynamic"), "--map", built("hand_dynamic"), "--metric", f"{MOVED},{LIVE}"

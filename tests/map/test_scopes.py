@@ -158,7 +158,7 @@ def test_an_idle_op_in_a_fused_location_is_no_member(
     graph = built_graph(PRODUCT_AND_TANH, tmp_path)
     product, tanh = graph.sites
     (works,), (after,) = product.members, tanh.members
-    named = structs.replace(works, evidence=evidence, operations=operations, bytes=0, root=True)
+    named = structs.replace(works, evidence=evidence, operations=operations, bytes_read=0, bytes_written=0, root=True)
     sites = [product, structs.replace(tanh, members=(named, structs.replace(after, root=False)))]
     facts = facts_of(PRODUCT_AND_TANH.encode())
     found = drop_idle_members(sites, facts)

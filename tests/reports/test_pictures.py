@@ -133,7 +133,12 @@ def test_a_roofline_is_of_the_work_of_all_calls() -> None:
 
 def test_ops_of_unknown_work_are_counted_and_left_out() -> None:
     sites = [
-        structs.replace(each, members=tuple(structs.replace(member, bytes=UNKNOWN) for member in each.members))
+        structs.replace(
+            each,
+            members=tuple(
+                structs.replace(member, bytes_read=UNKNOWN, bytes_written=UNKNOWN) for member in each.members
+            ),
+        )
         if each.id == "site2"
         else each
         for each in GRAPH.sites

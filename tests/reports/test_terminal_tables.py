@@ -62,7 +62,7 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
     assert "5 dispatches of 5 kernels, 4 traced to ops" in printed
     assert [row[0] for row in rows_of(printed, "Ops")] == [entry.id for entry in GRAPH.ops]
     assert [row[0] for row in rows_of(printed, "Dispatch sites")] == [entry.id for entry in GRAPH.sites]
-    assert ["site0", "op3", "model.mlir:4", "linalg.generic", "located", "100", "64", "B"] in rows_of(
+    assert ["site0", "op3", "model.mlir:4", "linalg.generic", "located", "100", "48", "B", "16", "B"] in rows_of(
         printed, "Ops in dispatches"
     )
     assert ["k2", "0", "site2"] in rows_of(printed, "Kernels")
