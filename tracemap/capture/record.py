@@ -11,6 +11,7 @@ from typing import Final
 from tracemap._version import __version__
 from tracemap.capture.benchmark import HOST_DEVICES, check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
+from tracemap.capture.cuda import is_cuda
 from tracemap.capture.counters import Event, events_to_count, split_into_passes
 from tracemap.capture.counting import (
     OptionalMeasurements,
@@ -77,7 +78,8 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         options = request.options
         with reserve_run(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
-    check_profiles()
+    if not is_cuda(str(request.device)):
+        check_profiles()
     # The events to count, one tuple per additional execution: check that they can be counted before anything runs.
     if request.options.counters or request.options.sample_hz:
         check_hook()
@@ -119,6 +121,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         if not devices and _is_slowed_down(plan, launches):
             unprofiled = optional.measure("", lambda: unprofiled_time(plan, launches.median.value, progress))
         diagnostics += optional.diagnostics
+        if plan.on_cuda and launches.event_count:
+            located = plan.request.locate(launches.joined.events.launched_kernels())
+            launches.joined.events.set_sites(located.sites)
+            diagnostics += located.diagnostics
         progress("measuring the machine")
         own_ns = next((time.median_ns for time in unprofiled if time.device == plan.call.device), UNKNOWN)
         header = _header(plan, launches, outcome, diagnostics, devices, own_ns)
@@ -260,7 +266,7 @@ def _header(
         peaks=measure_peaks(),
         programs=launches.joined.programs,
         buffers=launches.joined.buffers,
-        tools=tools_used(),
+        tools=(*tools_used(), *launches.first.tools),
         diagnostics=tuple(diagnostics),
         devices=devices,
         line_bytes=line_bytes(geometry(()).caches),

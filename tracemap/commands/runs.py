@@ -41,7 +41,7 @@ from tracemap.core.files import (
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, join_names
+from tracemap.core.units import UNKNOWN, join_names, plural
 from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.runfile import with_events
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.join.schedule_nfa import LaunchOrder
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
+    from tracemap.capture.plan import LocatedLaunches
     from tracemap.machine.images import Image
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
@@ -262,6 +263,30 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
         sited_run = with_events(run, _header(run.header, order), sited, folder)
     choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
     return replace(sited_run, site_choices=tuple(choices.items()))
+
+
+def located_launches(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunches:
+    """The dispatch sites of launches in the program's order, for a recording.
+
+    The order decides exactly where it leaves one site; otherwise reports split the cost evenly over the kernel's sites.
+    """
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
+    from tracemap.capture.plan import LocatedLaunches, no_locations
+
+    if not kernels:
+        return no_locations(kernels)
+    try:
+        order = identify_launches(graph, kernels)
+    except UnknownOrder as why:
+        text = f"{why}: the dispatch site of launches of shared kernels is unknown"
+        return LocatedLaunches([""] * len(kernels), (Diagnostic("launches-astray", text),))
+    names = [kind.sites[0] if len(kind.sites) == 1 else "" for kind in order.kinds]
+    sites = [names[number] for number in order.numbers]
+    several = sum(len(order.kinds[number].sites) > 1 for number in order.numbers)
+    if not several and not order.filtered:
+        return LocatedLaunches(sites, ())
+    text = f"the order of launches leaves several dispatch sites for {several:,} of {plural(len(sites), 'launch', 'launches')}"
+    return LocatedLaunches(sites, (Diagnostic("sites-by-order", text),))
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, order: LaunchOrder, names: Sequence[str]) -> None:

@@ -152,7 +152,8 @@ API int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0, 16); uuid[15] 
 API int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   switch (attribute) {
-  case 1: *value = 1024; break;            /* threads per block */
+  case 1: case 2: case 3: *value = 1024; break; /* threads per block, and in x and y */
+  case 4: *value = 64; break;              /* in z */
   case 8: case 97: *value = 99 << 10; break; /* shared memory per block */
   case 75: *value = 9; break;              /* capability */
   case 76: *value = 0; break;
