@@ -98,8 +98,8 @@ def check_recorded(name: str, folder: Path, ending: Ending) -> None:
         raise DeviceUnprofiled(f"{name} was not recorded: {process.refusal.text}")
     if process is None and not ending.failed:
         raise DeviceUnprofiled(
-            f"{name} was not recorded: the CUDA driver did not load the library that {INJECTION} names; drivers of CUDA "
-            "12 and newer do, unless a sandbox forbids it"
+            f"{name} was not recorded: the CUDA driver did not load the library that {INJECTION} names; drivers of "
+            "CUDA 12 and newer do, unless a sandbox forbids it"
         )
 
 
@@ -133,4 +133,3 @@ def cuda_tools(folder: Path) -> tuple[str, ...]:
     """The tools of a recording besides tracemap and IREE."""
     process = recorded_process(folder)
     return () if process is None else (tool_name(process),)
-

@@ -310,7 +310,9 @@ def _execute_on_cuda(
     progress("reading the recording")
     calls, warmup = (attempt.calls, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
     table, known = f"{attempt.name}_events", Calls(None, warmup, UNKNOWN if ending.failed else calls, batch)
-    profile = load_cuda_profile(folder, stops_file, connection, table, known, pieces) or empty_profile(connection, table)
+    profile = load_cuda_profile(folder, stops_file, connection, table, known, pieces) or empty_profile(
+        connection, table
+    )
     stops = repeated_stops(stops_file, pieces)
     execution = Execution(
         command=tuple(command),

@@ -11,7 +11,6 @@ from typing import Final
 from tracemap._version import __version__
 from tracemap.capture.benchmark import HOST_DEVICES, check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
-from tracemap.capture.cuda import is_cuda
 from tracemap.capture.counters import Event, events_to_count, split_into_passes
 from tracemap.capture.counting import (
     OptionalMeasurements,
@@ -21,6 +20,7 @@ from tracemap.capture.counting import (
     devices_to_time,
     unprofiled_time,
 )
+from tracemap.capture.cuda import is_cuda
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.noise import noise_diagnostic, own_niceness, unknown_noise_diagnostic

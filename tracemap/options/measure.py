@@ -284,6 +284,9 @@ class HookEnvOptions(Options):
     output: Path = required(
         "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
     )
+    device: Literal["local", "cuda"] = option(
+        "local", "Work to record: calls on the CPU, or kernels and copies on NVIDIA GPUs."
+    )
     filter: str = option(
         "",
         "Only kernels whose name matches this pattern.  [default: all]",
@@ -297,6 +300,9 @@ class HookEnvOptions(Options):
         at_least=0,
         at_most=1_000_000_000,
         variable="IREE_HOOK_SKIP_START_MS",
+    )
+    seconds: int = count(
+        0, "On a GPU: record for this long after --skip-ms.  [default: no limit]", at_least=0, at_most=_MOST_CALLS
     )
     calls: int = count(0, "Maximum number of calls to record.  [default: no limit]", at_least=0, at_most=_MOST_CALLS)
     every: int = count(1, "Record only one call in N.", at_most=_MOST_CALLS)

@@ -408,6 +408,9 @@ def invocations_counted(metric: str, iterations: Integer) -> Integer:
     return 1 if is_simulated and isinstance(iterations, int) else iterations
 
 
+CUPTI: Final = "CUPTI"
+"""The start of the tool's name in headers of runs that CUPTI recorded; their launches are in the program's order."""
+
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """The columns of `COLUMNS` that are metrics."""
 

@@ -7,6 +7,7 @@ opens NVIDIA's CUPTI, which comes with the extra `cuda`.
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from tracemap.hook.compiling import CUDA_LIBRARY_NAME, FOLDER, HookUnavailable, 
 
 INJECTION: Final = "CUDA_INJECTION64_PATH"
 """The variable with the library that CUDA's driver loads at the first use of CUDA in a process."""
+_CUPTI: Final = "TRACEMAP_CUDA_CUPTI"
+"""The variable with the CUPTI libraries to try, separated by colons; set by a user, it is not changed."""
 _WHEELS: Final = ("cu13/lib/libcupti.so.13", "cuda_cupti/lib/libcupti.so.12")
 """CUPTI in the packages nvidia-cuda-cupti and nvidia-cuda-cupti-cu12, below the folder `nvidia`."""
 _TOOLKITS: Final = "/usr/local/cuda*/extras/CUPTI/lib64/libcupti.so.1[23]"
@@ -74,7 +77,7 @@ def cuda_environment(output: Path, settings: CudaSettings = EVERYTHING) -> dict[
     return {
         INJECTION: str(cuda_library_path()),
         "TRACEMAP_CUDA_OUTPUT": str(output.resolve()),
-        "TRACEMAP_CUDA_CUPTI": ":".join(map(str, cupti_libraries())),
+        _CUPTI: os.environ.get(_CUPTI) or ":".join(map(str, cupti_libraries())),
         "TRACEMAP_CUDA_MB": str(settings.megabytes),
         "TRACEMAP_CUDA_KEEP": settings.keep,
         "TRACEMAP_CUDA_SKIP_MS": str(settings.skip_ms),

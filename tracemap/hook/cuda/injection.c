@@ -361,8 +361,8 @@ static bool begin(const char *folder) {
   if (!recording_begin(folder, limits)) return false;
   int driver = driver_version();
   if (!find_cupti(driver)) return false;
-  recording_add_line("\"kind\":\"cupti\",\"version\":%u,\"driver\":%d", cupti.version, driver);
   uint64_t skipped_ns = number_of("TRACEMAP_CUDA_SKIP_MS", 0) * 1000000u, seconds = number_of("TRACEMAP_CUDA_SECONDS", 0);
+  recording_add_line("\"kind\":\"cupti\",\"version\":%u,\"driver\":%d,\"skipped_ns\":%" PRIu64, cupti.version, driver, skipped_ns);
   from_ns = skipped_ns ? moment().start_ns + skipped_ns : 0;
   until_ns = seconds ? moment().start_ns + skipped_ns + seconds * SECOND_NS : UINT64_MAX;
   int status = cupti.cuptiActivityRegisterCallbacks(requested, completed);

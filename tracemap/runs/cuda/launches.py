@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from tracemap.core.diagnostics import RECORDS_LOST, Diagnostic
+from tracemap.core.diagnostics import BEGINS_LATE, RECORDS_LOST, Diagnostic
 from tracemap.core.errors import RunEmpty
 from tracemap.core.units import UNKNOWN, Integer, plural
 from tracemap.runs.columns import LAUNCH
@@ -28,15 +28,13 @@ from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.calls import Span
 from tracemap.runs.ireeprof.profile import Profile
-from tracemap.runs.model import UNKNOWN_HEADER, Clock
+from tracemap.runs.model import CUPTI, UNKNOWN_HEADER, Clock
 from tracemap.runs.readers.rows import ForeignRun
 
 if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
-CUPTI: Final = "CUPTI"
-"""The start of the tool's name in headers of runs that CUPTI recorded; their launches are in the program's order."""
 MIGRATED: Final = "managed memory"
 """The name of rows of managed memory that moves to or from a device; it is no kernel."""
 _KINDS: Final = {KERNEL: "dispatch", COPY: "copy", FILL: "fill", MIGRATION: "copy"}
@@ -53,6 +51,9 @@ class Calls:
     warmup: int = 0
     count: Integer = UNKNOWN
     batch: int = 1
+
+
+NO_CALLS: Final = Calls()
 
 
 def tool_name(process: CudaProcess) -> str:
@@ -101,8 +102,10 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
     kernels = np.array([number.get(int(name), len(number)) for name in work["name"]], dtype=np.int64)
     # Launches outside of calls, as at load, have no place in the order of the calls.
     counted = is_kernel if calls.stops is None else is_kernel & (invocation >= 0)
+    if len(_submitting_threads(activity)) > 1:  # no order of the program
+        counted = np.zeros(len(work), dtype=bool)
     launch = np.where(counted, np.cumsum(counted) - 1, -1)
-    queues = [f"{device}/{context}/{stream}" for device, context, stream in zip(*(work[name].tolist() for name in _QUEUE), strict=True)]
+    queues = ["/".join(map(str, queue)) for queue in zip(*(work[name].tolist() for name in _QUEUE), strict=True)]
     return {
         "kind": np.array([_KINDS[kind] for kind in work["kind"].tolist()], dtype=object),
         "kernel": np.where(is_kernel, names[np.where(is_kernel, kernels, len(number))], _transfer_names(work)),
@@ -126,6 +129,14 @@ def _transfer_names(work: npt.NDArray[Any]) -> npt.NDArray[Any]:
     import numpy as np
 
     return np.where(work["kind"] == MIGRATION, MIGRATED, "").astype(object)
+
+
+def _submitting_threads(activity: Activity) -> list[int]:
+    """The threads whose calls of the driver submitted the work."""
+    import numpy as np
+
+    submits = np.isin(activity.calls["correlation"], activity.work["correlation"])
+    return sorted({int(thread) for thread in np.unique(activity.calls["thread"][submits])})
 
 
 def _submitted_ns(work: npt.NDArray[Any], calls: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -161,7 +172,7 @@ def _fill(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, 
 
 
 def cuda_profile(
-    process: CudaProcess, connection: duckdb.DuckDBPyConnection, table: str, calls: Calls = Calls()
+    process: CudaProcess, connection: duckdb.DuckDBPyConnection, table: str, calls: Calls = NO_CALLS
 ) -> Profile:
     """The events of a recorded process, as those of an IREE profile.
 
@@ -188,7 +199,7 @@ def cuda_profile(
         event_count=events.count,
         programs=(),
         buffers=(),
-        clock=Clock.DEVICE,
+        clock=Clock.DEVICE if activity.width_ns is UNKNOWN else Clock.HOST,
         invocations=distinguished,
         begins_ns=begins,
         span=Span(
@@ -198,7 +209,7 @@ def cuda_profile(
         ),
         lost_records=activity.dropped,
         on_host=activity.width_ns is not UNKNOWN,
-        diagnostics=tuple(_diagnostics(process, activity, columns)),
+        diagnostics=tuple(_diagnostics(process, activity, columns, calls)),
     )
 
 
@@ -206,21 +217,31 @@ def _at(begins_ns: npt.NDArray[Any], index: int) -> Integer:
     return int(begins_ns[index]) if index < len(begins_ns) else UNKNOWN
 
 
-def _diagnostics(process: CudaProcess, activity: Activity, columns: dict[str, npt.NDArray[Any]]) -> Iterator[Diagnostic]:
-    """Diagnostics about losses, several devices and parts of a GPU."""
-    import numpy as np
-
+def _diagnostics(
+    process: CudaProcess, activity: Activity, columns: dict[str, npt.NDArray[Any]], calls: Calls
+) -> Iterator[Diagnostic]:
+    """Diagnostics about losses, several threads or devices, and parts of a GPU."""
     if activity.dropped:
-        text = f"CUPTI lost {plural(activity.dropped, 'record')}, so costs are too low; record fewer calls with --iterations"
+        text = f"CUPTI lost {plural(activity.dropped, 'record')}, so costs are too low; record fewer calls"
         yield Diagnostic(RECORDS_LOST, text)
     if process.left_out:
-        text = f"{plural(process.left_out, 'record')} were left out, since the size limit was reached; record fewer calls"
+        text = f"{plural(process.left_out, 'record')} left out, since the size limit was reached; record fewer calls"
         yield Diagnostic(RECORDS_LOST, text)
-    if activity.unfinished:
-        yield Diagnostic("times-invalid", f"{plural(activity.unfinished, 'event')} without times, since it had not ended")
+    if process.begins_late and calls.stops is None:
+        text = "the recording begins after the program's start, so the first invocation may be incomplete"
+        yield Diagnostic(BEGINS_LATE, text)
+    if activity.unfinished and calls.count is UNKNOWN:  # the work of whole calls has ended
+        text = f"{plural(activity.unfinished, 'event')} without times left out: the program ended before them"
+        yield Diagnostic("times-invalid", text)
     for what, why in process.losses:
         yield Diagnostic("not-recorded", f"{what} are not recorded: {why}")
-    used = np.unique([text.partition("/")[0] for text in columns["thread"].tolist()]).tolist() if len(columns["thread"]) else []
+    if (threads := len(_submitting_threads(activity))) > 1:
+        text = (
+            f"{threads} threads submitted work, so the order of launches is unknown: launches of a shared kernel "
+            "cannot be assigned to one of its dispatch sites"
+        )
+        yield Diagnostic("several-queues", text)
+    used = sorted({str(queue).partition("/")[0] for queue in columns["thread"].tolist()})
     if len(used) > 1:
         names = ", ".join(f"device {number}" for number in used)
         yield Diagnostic("several-devices", f"work ran on several devices ({names}); their times add up in totals")
@@ -242,9 +263,15 @@ def read_cuda_recording(path: Path, connection: duckdb.DuckDBPyConnection) -> Fo
     if not profile.event_count:
         raise RunEmpty(f"{path}: nothing ran on a device")
     header = structs.replace(
-        UNKNOWN_HEADER, clock=Clock.DEVICE, device="cuda", tools=(tool_name(process),), diagnostics=profile.diagnostics
+        UNKNOWN_HEADER, clock=profile.clock, device="cuda", tools=(tool_name(process),), diagnostics=profile.diagnostics
     )
-    return ForeignRun(header, profile.events.in_order())
+    # The order gives sites and invocations; until then they have no columns.
+    columns = f"EXCLUDE (row, site, invocation, warmup, {_EMPTY})"
+    return ForeignRun(header, connection.sql(f"SELECT * {columns} FROM {profile.events.name} ORDER BY row"))
+
+
+_EMPTY: Final = "command_buffer_id, command_index, submission_id, cpu, covered_ns"
+"""Columns that these recordings never fill."""
 
 
 # ---- growing

@@ -65,12 +65,14 @@ class CudaProcess:
     """A recorded process: its facts, and its records in the order in which they were written.
 
     `cupti`: the version that `cuptiGetVersion` tells. `driver`: the driver's CUDA version, such as 13000. `ended`: it
-    wrote its last records. `left_out`: records beyond the size limit. `losses`: what was not recorded, and why.
+    wrote its last records. `skipped_ns`: time at the beginning whose work was left out. `left_out`: records beyond the
+    size limit. `losses`: what was not recorded, and why.
     """
 
     path: Path
     stamp: str
     pid: int
+    skipped_ns: int = 0
     cupti: Integer = UNKNOWN
     driver: Integer = UNKNOWN
     refusal: Refusal | None = None
@@ -85,6 +87,12 @@ class CudaProcess:
         paths = self.path.parent.glob(f"cuda-{self.stamp}-*.activity")
         numbered = [(path.stem.rpartition("-")[2], path) for path in paths]
         return [path for _, path in sorted((int(text), path) for text, path in numbered if text.isdecimal())]
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether the work at the beginning is missing: it was skipped, or its file gave way to newer ones."""
+        first = next((path.stem.rpartition("-")[2] for path in self.activity_files()), "0")
+        return self.skipped_ns > 0 or int(first) > 0
 
 
 def is_process_file(path: Path) -> bool:
@@ -132,6 +140,7 @@ def _add_fact(process: CudaProcess, line: dict[str, Any]) -> None:
                 raise ValueError("it was renamed")
         case "cupti":
             process.cupti, process.driver = int(line["version"]), int(line["driver"])
+            process.skipped_ns = int(line["skipped_ns"])
         case "kernel":
             process.names[int(line["id"])] = str(line["name"])
         case "refused":
@@ -227,7 +236,8 @@ def _on_host_clock(records: npt.NDArray[Any], moments: npt.NDArray[Any]) -> npt.
     for name in ("start_ns", "end_ns"):
         times = records[name].astype(np.int64)
         # Relative to the first moment, since such large integers are not exact as floating-point numbers.
-        change = np.interp((times - at[0]).astype(float), (at - at[0]).astype(float), (offsets - offsets[0]).astype(float))
+        since, change = (times - at[0]).astype(float), (offsets - offsets[0]).astype(float)
+        change = np.interp(since, (at - at[0]).astype(float), change)
         converted[name] = np.maximum(0, times + offsets[0] + np.rint(change).astype(np.int64))
     return converted
 

@@ -143,7 +143,6 @@ class GrowingProfile:
         self.bytes = base + done
         return done > 0
 
-
     def keep(self, calls: int) -> Integer:
         """Remove the records after the first calls, once the program has ended; returns the begin of the next call."""
         more = len(self.begins_ns) > calls
@@ -346,9 +345,7 @@ CROSS JOIN (SELECT coalesce(max(submission_id), 0) AS submissions, coalesce(max(
 LEFT JOIN renamed_buffers AS renamed ON event.command_buffer_id = renamed.id
 ORDER BY event.row
 """
-_LATER_LAUNCHES: Final = (
-    f", event.{LAUNCH} + (SELECT coalesce(max({LAUNCH}) + 1, 0) FROM {{before}}) AS {LAUNCH}"
-)
+_LATER_LAUNCHES: Final = f", event.{LAUNCH} + (SELECT coalesce(max({LAUNCH}) + 1, 0) FROM {{before}}) AS {LAUNCH}"
 """The order of launches goes on from process to process, in runs that have it."""
 # As within a process, calls of a command are counted over all one-shot buffers with the same commands.
 _RECOUNTED_CALLS: Final = """
