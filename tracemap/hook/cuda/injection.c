@@ -248,7 +248,8 @@ static void after_fork_in_child(void) {
 
 /* ---- the begin */
 
-static const char *const system_names[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
+/* Separated by colons; used if no list is given. */
+static const char system_names[] = "libcupti.so.13:libcupti.so.12:libcupti.so";
 
 static bool open_cupti(const char *path) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -273,18 +274,15 @@ static int driver_version(void) {
   return ask && !ask(&version) ? version : 0;
 }
 
-/* The first library of the list (separated by colons), then of the system, that this driver can work with. */
+/* The first library of the list that this driver can work with. */
 static bool find_cupti(int driver) {
   char paths[8192], text[512];
   const char *given = getenv("TRACEMAP_CUDA_CUPTI");
   uint32_t unknown = 0, newer = 0;
-  snprintf(paths, sizeof paths, "%s", given ? given : "");
-  char *rest = NULL, *path = strtok_r(paths, ":", &rest);
-  for (size_t number = 0; path || number < sizeof system_names / sizeof *system_names;) {
-    bool is_open = open_cupti(path ? path : system_names[number]);
-    if (path) path = strtok_r(NULL, ":", &rest);
-    else number++;
-    if (!is_open) continue;
+  snprintf(paths, sizeof paths, "%s", given && *given ? given : system_names);
+  char *rest = NULL;
+  for (char *path = strtok_r(paths, ":", &rest); path; path = strtok_r(NULL, ":", &rest)) {
+    if (!open_cupti(path)) continue;
     if (!cupti_is_known(cupti.version)) unknown = cupti.version;
     else if (driver && cuda_major_of(cupti.version) > (unsigned)driver / 1000) newer = cupti.version;
     else return true;

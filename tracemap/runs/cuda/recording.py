@@ -232,13 +232,13 @@ def _on_host_clock(records: npt.NDArray[Any], moments: npt.NDArray[Any]) -> npt.
     moments = moments[np.argsort(moments["start_ns"], kind="stable")]
     at = moments["start_ns"].astype(np.int64)
     offsets = moments["end_ns"].astype(np.int64) - at
+    times = records["start_ns"].astype(np.int64)
+    # Relative to the first moment, since such large integers are not exact as floating-point numbers.
+    since, change = (times - at[0]).astype(float), (offsets - offsets[0]).astype(float)
+    change = np.interp(since, (at - at[0]).astype(float), change)
     converted = records.copy()
-    for name in ("start_ns", "end_ns"):
-        times = records[name].astype(np.int64)
-        # Relative to the first moment, since such large integers are not exact as floating-point numbers.
-        since, change = (times - at[0]).astype(float), (offsets - offsets[0]).astype(float)
-        change = np.interp(since, (at - at[0]).astype(float), change)
-        converted[name] = np.maximum(0, times + offsets[0] + np.rint(change).astype(np.int64))
+    converted["start_ns"] = np.maximum(0, times + offsets[0] + np.rint(change).astype(np.int64))
+    converted["end_ns"] = converted["start_ns"] + (records["end_ns"] - records["start_ns"])  # as the device measured it
     return converted
 
 
