@@ -149,7 +149,7 @@ def test_launches_recorded_on_a_gpu_are_replayed_with_their_times(standins: Stan
 
 
 def test_calls_are_recorded_with_older_versions_that_enable_all_of_them(standins: StandIns, tmp_path: Path) -> None:
-    standins.host(KERNELS, standins.injected(tmp_path, cupti=22, no_enable=1), rounds=2)
+    standins.host(KERNELS, standins.injected(tmp_path, cupti=22), rounds=2)
     activity = read_activity(only_process(tmp_path))
     assert set(activity.calls["kind"].tolist()) == {CALL}
     assert len(activity.calls) == 2 * len(KERNELS)

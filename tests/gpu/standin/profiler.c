@@ -160,7 +160,12 @@ API int cuptiActivityEnable(uint32_t kind) {
   return CUPTI_SUCCESS;
 }
 
-API int cuptiActivityEnableDriverApi(uint32_t function, uint8_t enable) { calls[function] = enable; return CUPTI_SUCCESS; }
+/* NVIDIA's came with 12.5, whose version is 23. */
+API int cuptiActivityEnableDriverApi(uint32_t function, uint8_t enable) {
+  if (version() < 23) return INVALID_PARAMETER;
+  calls[function] = enable;
+  return CUPTI_SUCCESS;
+}
 
 API int cuptiActivityConfigureUnifiedMemoryCounter(struct migration_config *config, uint32_t count) {
   return config && count ? CUPTI_SUCCESS : INVALID_PARAMETER;

@@ -81,7 +81,7 @@ struct activity_peer_copy {
   uint8_t copy_kind, at_5[3];
   uint64_t bytes, start_ns, end_ns;
   uint32_t device, context, stream, source_device, source_context, target_device, target_context, correlation;
-  uint64_t at_64[2];
+  uint64_t at_64;
   uint64_t graph_node;
   uint32_t graph;
 };
@@ -163,7 +163,7 @@ AT(activity_kernel, graph, 156);
 AT(activity_copy, correlation, 44);
 AT(activity_copy, graph_node, 64);
 AT(activity_peer_copy, correlation, 60);
-AT(activity_peer_copy, graph_node, 80);
+AT(activity_peer_copy, graph_node, 72);
 AT(activity_fill, correlation, 44);
 AT(activity_fill, graph_node, 64);
 AT(activity_call, correlation, 32);

@@ -321,14 +321,12 @@ static bool enable(uint32_t kind, const char *what) {
   return false;
 }
 
-/* Single calls where CUPTI can (from 12.5 on), since each record costs time in the call. */
+/* Single calls where CUPTI can (from 12.5 on), since each record costs time in the call; else all. */
 static void enable_calls(void) {
-  if (!cupti.cuptiActivityEnableDriverApi) {
-    enable(ACTIVITY_DRIVER, "calls");
-    return;
-  }
-#define ENABLE(number) cupti.cuptiActivityEnableDriverApi(number, 1);
+  bool are_single = cupti.cuptiActivityEnableDriverApi;
+#define ENABLE(number) are_single = are_single && cupti.cuptiActivityEnableDriverApi(number, 1) == CUPTI_SUCCESS;
   SUBMITTING_CALLS(ENABLE)
+  if (!are_single) enable(ACTIVITY_DRIVER, "calls");
 }
 
 static void enable_migration(void) {
