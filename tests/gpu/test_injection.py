@@ -129,7 +129,9 @@ def test_window_leaves_out_what_is_earlier_and_later(standins: StandIns, tmp_pat
         times = tmp_path / "times"
         times.write_text("1000000 slow\n", encoding="utf-8")
         standins.host(["slow"], {**standins.injected(folder, settings), "STANDIN_TIMES": str(times)}, rounds=50)
-    counts = [int(np.count_nonzero(read_activity(only_process(folder)).work["kind"] == KERNEL)) for folder in (whole, part)]
+    counts = [
+        int(np.count_nonzero(read_activity(only_process(folder)).work["kind"] == KERNEL)) for folder in (whole, part)
+    ]
     assert counts[0] == 50
     assert 20 <= counts[1] <= 40
     assert only_process(part).begins_late

@@ -99,7 +99,9 @@ def header_folders() -> list[list[Path]]:
     found = [[place / "cu13" / "include"] for place in wheels]
     found += [[place / f"{name}/include" for name in ("cuda_cupti", "cuda_runtime")] for place in wheels]
     found += [[path] for path in sorted(Path("/usr/local").glob("cuda-*/include"))]
-    found += [[path, path.parents[2] / "include"] for path in sorted(Path("/usr/local").glob("cuda-*/extras/CUPTI/include"))]
+    found += [
+        [path, path.parents[2] / "include"] for path in sorted(Path("/usr/local").glob("cuda-*/extras/CUPTI/include"))
+    ]
 
     def has(folders: list[Path], name: str) -> bool:
         return any((folder / name).is_file() for folder in folders)
@@ -125,7 +127,9 @@ def program(folders: list[Path]) -> str:
     undefined = [f"#undef {name}" for name in ("CUPTI_SUCCESS", "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")]
     lines += [*theirs, *undefined, "#define struct_of_ours struct"]
     own = (FOLDER / "cuda" / "cupti.h").read_text(encoding="utf-8")
-    lines.append(own.split("/* ---- functions */")[0].replace("#pragma once", ""))  # the functions are declared by theirs
+    lines.append(
+        own.split("/* ---- functions */")[0].replace("#pragma once", "")
+    )  # the functions are declared by theirs
     for ours, (name, fields) in STRUCTURES.items():
         theirs_name = newest(text, name)
         for field in fields.split():
@@ -158,7 +162,9 @@ def test_fields_are_where_nvidias_headers_have_them(tmp_path: Path) -> None:
     need_compiler()
     folders = header_folders()
     if not folders:
-        pytest.skip("needs the headers of CUPTI and CUDA (pip install nvidia-cuda-cupti nvidia-cuda-runtime nvidia-cuda-crt)")
+        pytest.skip(
+            "needs the headers of CUPTI and CUDA (pip install nvidia-cuda-cupti nvidia-cuda-runtime nvidia-cuda-crt)"
+        )
     for installed in folders:
         assert compiles(program(installed), installed, tmp_path) == ""
         moved = program(installed).replace("uint64_t at_96;", "uint64_t at_96[2];")

@@ -1,0 +1,213 @@
+"""Recordings of IREE's own runtime on the stand-ins: every launch of every call at its site, and `record`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.gpu import OnGpu, sites_in_order, slugs
+from tests.gpu.standins import StandIns, recorded_kernels, run_module, times_of
+from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.map.bundle import load
+from tracemap.runs.columns import LAUNCH
+
+CALLS = 200
+STRAIGHT = {"jax_gpt2_4l": 61, "hand_repeat12": 12, "torch_resnet18_small": 33}
+"""Launches per call on an H100 (tests/gpu/recorded)."""
+LOOP = "hand_loop"
+
+
+def attributed(recording: Path, bundle: Path, *options: str) -> Json:
+    return json_cli("attribute", recording, "--map", bundle, *options)
+
+
+def recorded_by_itself(
+    standins: StandIns, tmp_path: Path, bundle: Path, model: str, *flags: str, calls: int = CALLS
+) -> Path:
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    variables = standins.injected(folder) | standins.variables(times_of(tmp_path, model))
+    run_module(bundle, model, variables, f"--benchmark_min_time={calls}x", *flags)
+    return folder
+
+
+def check_balance(result: Json) -> None:
+    (metric,) = result["metrics"]
+    rest = sum(row["metrics"]["duration_ns"] for row in result["unattributed"])
+    assert metric["measured"] == metric["attributed"] + rest
+    assert metric["unattributed"] == rest
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("model", [*STRAIGHT])
+def test_each_launch_of_two_hundred_calls_is_at_its_site(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, model: str
+) -> None:
+    bundle = on_gpu(model)
+    result = attributed(recorded_by_itself(standins, tmp_path, bundle, model), bundle)
+    expected = Counter(sites_in_order(bundle))
+    assert sum(expected.values()) == STRAIGHT[model]
+    calls = {site["site"]: site["calls"] for site in result["sites"] if site["calls"]}
+    loaded = {site.id for site in load(bundle).graph.sites if site.initializer}
+    assert {site: count for site, count in calls.items() if site not in loaded} == {
+        site: CALLS * count for site, count in expected.items()
+    }
+    assert result["run"]["iterations"] == CALLS
+    check_balance(result)
+    assert not slugs(result) & {"sites-by-order", "split-evenly", "launches-astray", "records-lost"}
+
+
+def test_launches_in_a_loop_are_at_their_sites(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    bundle = on_gpu(LOOP)
+    result = attributed(recorded_by_itself(standins, tmp_path, bundle, LOOP), bundle)
+    calls = Counter({site["site"]: site["calls"] for site in result["sites"] if site["calls"]})
+    by_kernel = Counter(kernel.name for kernel in recorded_kernels(LOOP)[:100])  # ten calls of ten launches
+    kernel_of = {site.id: site.kernel.replace("$", "_") for site in load(bundle).graph.sites}
+    counted = Counter[str]()
+    for site, count in calls.items():
+        counted[kernel_of[site]] += count
+    assert {name: count * CALLS // 10 for name, count in by_kernel.items()} == dict(counted)
+    assert "split-evenly" not in slugs(result)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["jax_gpt2_4l", "hand_repeat12"])
+def test_launches_of_graphs_are_at_their_sites(standins: StandIns, tmp_path: Path, on_gpu: OnGpu, model: str) -> None:
+    bundle = on_gpu(model)
+    recording = recorded_by_itself(standins, tmp_path, bundle, model, "--cuda_use_streams=false", calls=20)
+    result = attributed(recording, bundle)
+    calls = {site["site"]: site["calls"] for site in result["sites"] if site["calls"]}
+    assert calls == {site: 20 * count for site, count in Counter(sites_in_order(bundle)).items()}
+    assert not slugs(result) & {"sites-by-order", "split-evenly", "launches-astray"}
+
+
+def test_times_per_kernel_are_those_that_the_gpu_took(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    """Equal layers, whose launches all have the same kernel, differ by what the GPU's times differ."""
+    bundle = on_gpu("hand_repeat12")
+    result = attributed(recorded_by_itself(standins, tmp_path, bundle, "hand_repeat12"), bundle)
+    totals = [site["metrics"]["duration_ns"]["total"] for site in result["sites"]]
+    launched = [kernel.ns for kernel in recorded_kernels("hand_repeat12")]
+    replayed = [launched[number % len(launched)] for number in range(12 * CALLS)]
+    assert totals == [sum(replayed[layer::12]) for layer in range(12)]
+
+
+# ---- `record`
+
+
+def record(
+    standins: StandIns, run: Path, bundle: Path, model: str, *options: str, **faults: int
+) -> subprocess.CompletedProcess[str]:
+    times = times_of(run.parent, model)
+    return subprocess.run(
+        command_line("record", bundle, "--flagfile", SAMPLES / "flags" / f"{model}.flags", "-o", run, *options),
+        env={**os.environ, **standins.variables(times, **faults)},
+        cwd=SAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    bundle, run = on_gpu("jax_gpt2_4l"), tmp_path / "run.parquet"
+    done = record(standins, run, bundle, "jax_gpt2_4l", "--iterations", "20", "--warmup", "2")
+    assert done.returncode == 0, done.stderr
+    table = duckdb.read_parquet(str(run))
+    assert LAUNCH not in table.columns
+    per_call = table.aggregate(
+        "invocation, warmup, count(*) FILTER (kind = 'dispatch') AS launches, count(DISTINCT site) AS sites, "
+        "count(*) FILTER (kind = 'dispatch' AND submitted_ns <= start_ns) AS submitted",
+        "invocation, warmup",
+    )
+    rows = {(call, warmup): tuple(rest) for call, warmup, *rest in per_call.fetchall() if call is not None}
+    assert rows == {(call, call < 2): (61, 61, 61) for call in range(22)}
+    result = attributed(run, bundle)
+    header = result["run"]
+    assert (header["iterations"], header["device"]) == (20, "cuda")
+    parts = {name: ns for name, ns in header["elapsed"].items() if name.endswith("_ns")}
+    assert sum(parts.values()) == header["elapsed_ns"]
+    outliers = [row["metrics"]["duration_ns"] for row in result["unattributed"] if row["reason"] == "outliers"]
+    kernels = [site["metrics"]["duration_ns"]["total"] for site in result["sites"]]
+    assert parts["kernels_ns"] == sum(kernels) + sum(outliers)
+    assert header["elapsed"]["profiler_found_by"] == "stopped-clock"
+    check_balance(result)
+    assert not slugs(result) & {"sites-by-order", "split-evenly", "run-unverified", "device-clock"}
+    assert {site["calls"] for site in result["sites"]} == {20}
+
+
+@pytest.mark.long
+def test_record_stops_by_its_rule_and_joins_launches(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    done = record(standins, run, bundle, "hand_repeat12", "--seconds", "4", "--launches", "3")
+    assert done.returncode == 0, done.stderr
+    result = attributed(run, bundle)
+    calls = result["run"]["iterations"]
+    assert calls > 60
+    assert {site["calls"] for site in result["sites"]} == {calls}
+    assert "split-evenly" not in slugs(result)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("faults", "text"),
+    [
+        ({"cupti": 29}, "CUPTI of version 29 is not known"),
+        ({"forbid": 1}, "NVreg_RestrictProfilingToAdminUsers=0"),
+        ({"no_injection": 1}, "the CUDA driver did not load the library that CUDA_INJECTION64_PATH names"),
+    ],
+)
+def test_record_says_why_it_cannot(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, faults: dict[str, int], text: str
+) -> None:
+    done = record(
+        standins, tmp_path / "run.parquet", on_gpu("hand_repeat12"), "hand_repeat12", "--iterations", "2", **faults
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert "[device-unprofiled]" in done.stderr
+    assert not (tmp_path / "run.parquet").exists()
+
+
+def test_record_without_a_driver_names_it(tmp_path: Path, on_gpu: OnGpu) -> None:
+    command = command_line("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", "--iterations", "1")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    if "NVIDIA GPU" not in done.stderr and done.returncode == 0:
+        pytest.skip("this machine has an NVIDIA GPU")
+    assert done.returncode == 2
+    assert "needs an NVIDIA GPU and its driver" in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--sample",), ("--counters", "page-faults"), ("--keep-profile",)])
+def test_options_that_cuda_lacks_are_refused(tmp_path: Path, on_gpu: OnGpu, options: tuple[str, ...]) -> None:
+    done = run_cli("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", *options)
+    assert (done.returncode, "does not work on CUDA devices" in done.stderr) == (2, True)
+
+
+# ---- services
+
+
+def test_variables_make_a_service_record_itself(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    printed = check_cli("hook", "env", "-o", folder, "--device", "cuda", "--thread-mb", "64", "--keep", "newest")
+    settings = dict(line.split("=", 1) for line in printed.splitlines())
+    assert settings["TRACEMAP_CUDA_MB"] == "64"
+    assert Path(settings["CUDA_INJECTION64_PATH"]).is_file()
+    variables = {**settings, **standins.variables(), "TRACEMAP_CUDA_OUTPUT": str(folder)}
+    names = [kernel.name for kernel in recorded_kernels("hand_repeat12")][:12]
+    standins.host(names, variables, rounds=30, then="term")
+    result = attributed(folder, on_gpu("hand_repeat12"))
+    assert {site["calls"] for site in result["sites"]} == {30}
+    assert result["run"]["iterations"] == 30
+
+
+def test_folder_with_several_processes_is_refused_by_name(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    for _ in range(2):
+        standins.host(["kernel"], standins.injected(tmp_path))
+    done = run_cli("attribute", tmp_path, "--map", on_gpu("hand_repeat12"))
+    assert (done.returncode, "has recordings of 2 processes" in done.stderr) == (2, True)
