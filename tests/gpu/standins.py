@@ -21,6 +21,9 @@ RECORDED = HERE / "recorded"
 _FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC")
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A kernel that a GPU ran: its name and its time."""
@@ -61,10 +64,10 @@ class StandIns:
             **{f"STANDIN_{name.upper()}": str(value) for name, value in faults.items()},
         }
 
-    def injected(self, output: Path, settings: Mapping[str, str] | None = None, **faults: int) -> dict[str, str]:
+    def injected(self, output: Path, settings: Mapping[str, str] = NOTHING, **faults: int) -> dict[str, str]:
         """The environment of a program that records itself into a folder."""
         own = {"CUDA_INJECTION64_PATH": str(self.library), "TRACEMAP_CUDA_OUTPUT": str(output)}
-        return {**self.variables(**faults), **own, **(settings or {})}
+        return {**self.variables(None, **faults), **own, **settings}
 
     def host(
         self, kernels: Sequence[str], variables: Mapping[str, str], *, rounds: int = 1, then: str = "exit"
@@ -72,7 +75,7 @@ class StandIns:
         """Run the program that launches kernels, to its end, whatever that is."""
         listed = self.folder / f"{abs(hash((tuple(kernels), os.getpid())))}.list"
         listed.write_text("\n".join(kernels), encoding="utf-8")
-        command = [self.folder / "host", listed, str(rounds), then]
+        command = [str(self.folder / "host"), str(listed), str(rounds), then]
         return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 

@@ -44,6 +44,7 @@ def test_every_launch_is_there_however_the_program_ends(
     calls = {int(call["correlation"]): int(call["start_ns"]) for call in activity.calls}
     assert len(activity.calls) == len(work)
     assert all(calls[int(row["correlation"])] <= int(row["start_ns"]) for row in work)
+    assert isinstance(activity.width_ns, int)
     assert activity.width_ns < 1_000_000
 
 
@@ -72,7 +73,7 @@ def test_records_of_each_known_version_are_read(standins: StandIns, tmp_path: Pa
 def test_what_cannot_be_recorded_is_said_and_the_program_runs(
     standins: StandIns, tmp_path: Path, faults: dict[str, int], slug: str, text: str
 ) -> None:
-    done = standins.host(KERNELS, standins.injected(tmp_path, **faults))
+    done = standins.host(KERNELS, standins.injected(tmp_path, {}, **faults))
     refusal = only_process(tmp_path).refusal
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert refusal is not None

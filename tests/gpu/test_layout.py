@@ -112,7 +112,7 @@ def header_folders() -> list[list[Path]]:
 def newest(text: str, name: str) -> str:
     """The structure of a name with the largest number."""
     numbers = re.findall(rf"\b{name}(\d*);", text)
-    return name + max(numbers, key=lambda number: int(number or 1))
+    return f"{name}{max(numbers, key=lambda number: int(number or 1))}"
 
 
 def program(folders: list[Path]) -> str:

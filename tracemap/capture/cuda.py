@@ -130,6 +130,6 @@ def load_cuda_profile(
 
 
 def cuda_tools(folder: Path) -> tuple[str, ...]:
-    """The tools of a recording besides tracemap and IREE."""
+    """NVIDIA's tools that made a recording, with their versions."""
     process = recorded_process(folder)
     return () if process is None else (tool_name(process),)

@@ -65,7 +65,7 @@ class Execution:
     """The program ended well, and the user pressed Ctrl-C after it."""
     batch: int = 1
     tools: tuple[str, ...] = ()
-    """Tools that recorded it besides tracemap and IREE, with their versions."""
+    """NVIDIA's tools that recorded it, with their versions."""
 
     def failure(self, entry: Function) -> str:
         """The message for a program that failed."""

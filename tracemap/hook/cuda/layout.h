@@ -24,7 +24,7 @@
   X(uint64_t, u8, graph_node)       /* 0: not launched by a graph */                     \
   X(uint32_t, u4, kind)             /* enum recorded */                                  \
   X(uint32_t, u4, detail)           /* a copy's direction, a call's function, … */       \
-  X(uint32_t, u4, name)             /* number of the kernel in the process's file */     \
+  X(uint32_t, u4, name)             /* index of the kernel's name in the process's file */     \
   X(uint32_t, u4, correlation)      /* the same for a call and the work it submits */    \
   X(uint32_t, u4, device)                                                                \
   X(uint32_t, u4, context)                                                               \

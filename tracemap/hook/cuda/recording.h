@@ -16,7 +16,7 @@ struct limits {
 /* Creates the process's file in a folder; false, with a message on standard error, if that fails. */
 bool recording_begin(const char *folder, struct limits limits);
 
-/* A line of JSON: `fields` are its members without the braces. */
+/* A line of JSON: `fields` is the content of its object, without the braces. */
 void recording_add_line(const char *fields, ...) __attribute__((format(printf, 1, 2)));
 
 /* Why nothing is recorded: a short name, and a sentence for people, also on standard error. */

@@ -266,11 +266,12 @@ def read_cuda_recording(path: Path, connection: duckdb.DuckDBPyConnection) -> Fo
         UNKNOWN_HEADER, clock=profile.clock, device="cuda", tools=(tool_name(process),), diagnostics=profile.diagnostics
     )
     # The order gives sites and invocations; until then they have no columns.
-    columns = f"EXCLUDE (row, site, invocation, warmup, {_EMPTY})"
-    return ForeignRun(header, connection.sql(f"SELECT * {columns} FROM {profile.events.name} ORDER BY row"))
+    columns = f"* EXCLUDE ({', '.join((*_BY_ORDER, *_EMPTY))})"
+    return ForeignRun(header, connection.sql(f"SELECT {columns} FROM {profile.events.name} ORDER BY row"))
 
 
-_EMPTY: Final = "command_buffer_id, command_index, submission_id, cpu, covered_ns"
+_BY_ORDER: Final = ("row", "site", "invocation", "warmup")
+_EMPTY: Final = ("command_buffer_id", "command_index", "submission_id", "cpu", "covered_ns")
 """Columns that these recordings never fill."""
 
 
@@ -278,7 +279,7 @@ _EMPTY: Final = "command_buffer_id, command_index, submission_id, cpu, covered_n
 
 
 class GrowingCudaCalls:
-    """The calls of a program while it runs, by the stops of its own clock, and the size of its recording.
+    """The invocations of a program while it runs, by the stops of its own clock, and the size of its recording.
 
     Attributes:
         begins_ns: begin of each call, in order, on the host's monotonic clock.
