@@ -1,4 +1,4 @@
-"""What `pyproject.toml` cannot say: the hook's C libraries, the tag of wheels, and archives that are the same every time.
+"""What `pyproject.toml` cannot say: the hook's C libraries, the tag of wheels, and archives that are always the same.
 
 Without a C compiler everything else is installed all the same, and wheels are of pure Python.
 """

@@ -126,6 +126,9 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     )
     rows = {(call, warmup): tuple(rest) for call, warmup, *rest in per_call.fetchall() if call is not None}
     assert rows == {(call, call < 2): (61, 61, 61) for call in range(22)}
+    moved = table.filter("kind = 'migration'").aggregate("count(*), min(payload_bytes), count(submitted_ns)").fetchall()
+    assert moved[0][0] > 0  # inputs that the program put into managed memory before the first call
+    assert moved[0][1:] > (0, 0)
     result = attributed(run, bundle)
     header = result["run"]
     assert (header["iterations"], header["device"]) == (20, "cuda")

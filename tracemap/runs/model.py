@@ -331,6 +331,8 @@ def parse_header(data: bytes, where: str) -> RunHeader:
 class EventKind(enum.StrEnum):
     """Kinds of events. `execute` spans a whole submission; its dispatches have rows of their own.
 
+    `migration`: managed memory that moves to or from a GPU, since the program touches it there.
+
     `step`: a measurement at one line of kernel IR: a sample of the program counter, or a simulator's counts. Its values
     split the cost of dispatches over the ops of the kernel. It has no times.
     """
@@ -339,6 +341,7 @@ class EventKind(enum.StrEnum):
     COPY = "copy"
     FILL = "fill"
     UPDATE = "update"
+    MIGRATION = "migration"
     ALLOCA = "alloca"
     DEALLOCA = "dealloca"
     EXECUTE = "execute"
@@ -374,7 +377,7 @@ COLUMNS: dict[str, str] = {
 `kind` defaults to dispatch. `call`: index of the execution of its site or command. `invocation`: index of the
 invocation of the entry point, from 0, warm-up included. `start_ns` and `submitted_ns` are on the run's clock;
 `submitted_ns` is the time of submission by the host (for a dispatch, its `execute` has it). `workgroups_x` …: workgroup
-counts of a dispatch. `payload_bytes`: bytes that a copy, fill or update moves, an alloca allocates or a
+counts of a dispatch. `payload_bytes`: bytes that a copy, fill, update or migration moves, an alloca allocates or a
 dealloca releases. `covered_ns`: the part of an execute's duration in which a dispatch of it ran. `step`: a line of
 kernel IR (0: machine code without a line). `address`: an address in the executable's ELF image, in the address space of
 its symbols.

@@ -20,7 +20,12 @@ _CUPTI: Final = "TRACEMAP_CUDA_CUPTI"
 """The variable with the CUPTI libraries to try, separated by colons; set by a user, it is not changed."""
 _WHEELS: Final = ("cu13/lib/libcupti.so.13", "cuda_cupti/lib/libcupti.so.12")
 """CUPTI in the packages nvidia-cuda-cupti and nvidia-cuda-cupti-cu12, below the folder `nvidia`."""
-_TOOLKITS: Final = "/usr/local/cuda*/extras/CUPTI/lib64/libcupti.so.1[23]"
+_TOOLKITS: Final = (
+    "usr/local/cuda-*/extras/CUPTI/lib64/libcupti.so.1[23]",
+    "usr/local/cuda-*/lib64/libcupti.so.1[23]",
+    "usr/local/cuda-*/lib/libcupti.so.1[23]",
+)
+"""Patterns of CUPTI in NVIDIA's toolkits, below the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,9 @@ def cupti_libraries() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     in_wheels = [Path(folder, name) for name in _WHEELS for folder in folders]
-    in_toolkits = sorted(Path("/").glob(_TOOLKITS.removeprefix("/")), reverse=True)
-    return [path for path in (*in_wheels, *in_toolkits) if path.is_file()]
+    in_toolkits = sorted((path for pattern in _TOOLKITS for path in Path("/").glob(pattern)), reverse=True)
+    found = [path for path in (*in_wheels, *in_toolkits) if path.is_file()]
+    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # toolkits have links, too
 
 
 def cuda_environment(output: Path, settings: CudaSettings = EVERYTHING) -> dict[str, str]:

@@ -251,7 +251,8 @@ static void after_fork_in_child(void) {
 /* Separated by colons; used if no list is given. */
 static const char system_names[] = "libcupti.so.13:libcupti.so.12:libcupti.so";
 
-static bool open_cupti(const char *path) {
+/* False if there is none; else `status` has the result of asking for its version. */
+static bool open_cupti(const char *path, int *status) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return false;
   bool whole = true;
@@ -260,7 +261,9 @@ static bool open_cupti(const char *path) {
   CUPTI_FUNCTIONS(TAKE)
   CUPTI_FUNCTIONS(CHECK)
   CUPTI_OPTIONAL_FUNCTIONS(TAKE)
-  return whole && cupti.cuptiGetVersion(&cupti.version) == CUPTI_SUCCESS;
+  if (!whole) return false;
+  *status = cupti.cuptiGetVersion(&cupti.version);
+  return true;
 }
 
 static unsigned cuda_major_of(uint32_t version) { return version >= CUPTI_13_FIRST ? version / 10000 : 12; }
@@ -279,11 +282,13 @@ static bool find_cupti(int driver) {
   char paths[8192], text[512];
   const char *given = getenv("TRACEMAP_CUDA_CUPTI");
   uint32_t unknown = 0, newer = 0;
+  int status, failed = CUPTI_SUCCESS;
   snprintf(paths, sizeof paths, "%s", given && *given ? given : system_names);
   char *rest = NULL;
   for (char *path = strtok_r(paths, ":", &rest); path; path = strtok_r(NULL, ":", &rest)) {
-    if (!open_cupti(path)) continue;
-    if (!cupti_is_known(cupti.version)) unknown = cupti.version;
+    if (!open_cupti(path, &status)) continue;
+    if (status != CUPTI_SUCCESS) failed = status;
+    else if (!cupti_is_known(cupti.version)) unknown = cupti.version;
     else if (driver && cuda_major_of(cupti.version) > (unsigned)driver / 1000) newer = cupti.version;
     else return true;
   }
@@ -295,6 +300,9 @@ static bool find_cupti(int driver) {
     snprintf(text, sizeof text, "CUPTI of CUDA %u needs a newer driver than this one, of CUDA %d.%d: update the driver, or "
              "install nvidia-cuda-cupti-cu12", cuda_major_of(newer), driver / 1000, driver % 1000 / 10);
     recording_refuse("cupti-newer-than-driver", text);
+  } else if (failed != CUPTI_SUCCESS) {
+    snprintf(text, sizeof text, "CUPTI does not work with this driver (error %d): pip install 'nvidia-cuda-cupti<13.2'", failed);
+    recording_refuse("cupti-failed", text);
   } else {
     recording_refuse("cupti-missing", "CUPTI is not installed: pip install 'tracemap[cuda]'");
   }

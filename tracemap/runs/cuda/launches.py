@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
-MIGRATED: Final = "managed memory"
-"""The name of rows of managed memory that moves to or from a device; it is no kernel."""
-_KINDS: Final = {KERNEL: "dispatch", COPY: "copy", FILL: "fill", MIGRATION: "copy"}
+_KINDS: Final = {KERNEL: "dispatch", COPY: "copy", FILL: "fill", MIGRATION: "migration"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
     queues = ["/".join(map(str, queue)) for queue in zip(*(work[name].tolist() for name in _QUEUE), strict=True)]
     return {
         "kind": np.array([_KINDS[kind] for kind in work["kind"].tolist()], dtype=object),
-        "kernel": np.where(is_kernel, names[np.where(is_kernel, kernels, len(number))], _transfer_names(work)),
+        "kernel": names[np.where(is_kernel, kernels, len(number))],
         "invocation": invocation,
         "warmup": invocation < calls.warmup if calls.stops is not None else np.zeros(len(work), dtype=bool),
         "submitted_ns": submitted,
@@ -122,13 +120,6 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
 
 
 _QUEUE: Final = ("device", "context", "stream")
-
-
-def _transfer_names(work: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The names of rows that are no kernels: only migrations have one."""
-    import numpy as np
-
-    return np.where(work["kind"] == MIGRATION, MIGRATED, "").astype(object)
 
 
 def _submitting_threads(activity: Activity) -> list[int]:
