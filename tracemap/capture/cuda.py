@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,17 @@ from tracemap.capture.benchmark import Ending, Watch
 from tracemap.core.errors import DeviceUnprofiled, ToolMissing
 from tracemap.hook import HookUnavailable, library_path, stops_environment
 from tracemap.hook.cuda import INJECTION, cuda_environment, cuda_library_path
-from tracemap.runs.cuda.launches import Calls, cuda_profile, recorded_process, repeated_stops, tool_name, whole_stops
+from tracemap.runs.cuda.launches import (
+    Calls,
+    cuda_profile,
+    device_peaks,
+    recorded_process,
+    repeated_stops,
+    tool_name,
+    whole_stops,
+)
 from tracemap.runs.ireeprof.profile import Profile
+from tracemap.runs.model import Peaks
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,7 +139,18 @@ def load_cuda_profile(
     return cuda_profile(process, connection, table, known)
 
 
-def cuda_tools(folder: Path) -> tuple[str, ...]:
-    """NVIDIA's tools that made a recording, with their versions."""
+@dataclass(frozen=True, slots=True)
+class CudaFacts:
+    """NVIDIA's tools that made a recording, with their versions, and the peaks of the device (None: unknown)."""
+
+    tools: tuple[str, ...] = ()
+    peaks: Peaks | None = None
+
+
+NO_CUDA: Final = CudaFacts()
+
+
+def cuda_facts(folder: Path) -> CudaFacts:
+    """Facts about a recording for the run's header."""
     process = recorded_process(folder)
-    return () if process is None else (tool_name(process),)
+    return NO_CUDA if process is None else CudaFacts((tool_name(process),), device_peaks(process))

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
 from tracemap.capture.cuda import (
     MOST_CALLS,
+    NO_CUDA,
+    CudaFacts,
     check_recorded,
-    cuda_tools,
+    cuda_facts,
     cuda_variables,
     ended_by_signal,
     load_cuda_profile,
@@ -64,8 +66,8 @@ class Execution:
     is_whole: bool = False
     """The program ended well, and the user pressed Ctrl-C after it."""
     batch: int = 1
-    tools: tuple[str, ...] = ()
-    """NVIDIA's tools that recorded it, with their versions."""
+    cuda: CudaFacts = NO_CUDA
+    """Facts about a recording on a CUDA device."""
 
     def failure(self, entry: Function) -> str:
         """The message for a program that failed."""
@@ -325,7 +327,7 @@ def _execute_on_cuda(
         watcher=watcher,
         stops=None if stops is None else whole_stops(stops),
         batch=batch,
-        tools=cuda_tools(folder),
+        cuda=cuda_facts(folder),
     )
     if ending.failed and profile.event_count == 0:
         error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")

@@ -176,11 +176,14 @@ class CacheSpeed(Record, frozen=True):
 
 
 class Peaks(Record, frozen=True):
-    """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known."""
+    """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known.
+
+    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`).
+    """
 
     operations_per_second: Positive
     bytes_per_second: Positive
-    source: Literal["measured", "assumed"]
+    source: Literal["measured", "assumed", "specified"]
     caches: tuple[CacheSpeed, ...] = ()
 
 

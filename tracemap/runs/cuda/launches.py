@@ -28,7 +28,7 @@ from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.calls import Span
 from tracemap.runs.ireeprof.profile import Profile
-from tracemap.runs.model import CUPTI, UNKNOWN_HEADER, Clock
+from tracemap.runs.model import ASSUMED_PEAKS, CUPTI, UNKNOWN_HEADER, Clock, Peaks
 from tracemap.runs.readers.rows import ForeignRun
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def tool_name(process: CudaProcess) -> str:
         return CUPTI
     major = f"{version // 10000}.{version // 100 % 100}" if version >= 100_000 else "12"
     return f"{CUPTI} {major} ({version})"
+
+
+def device_peaks(process: CudaProcess) -> Peaks | None:
+    """The peaks of the device; of several, those of the first; None: unknown."""
+    known = [process.devices[number].peaks for number in sorted(process.devices)]
+    return next(iter(known), None)
 
 
 def in_submission_order(activity: Activity) -> npt.NDArray[Any]:
@@ -254,7 +260,12 @@ def read_cuda_recording(path: Path, connection: duckdb.DuckDBPyConnection) -> Fo
     if not profile.event_count:
         raise RunEmpty(f"{path}: nothing ran on a device")
     header = structs.replace(
-        UNKNOWN_HEADER, clock=profile.clock, device="cuda", tools=(tool_name(process),), diagnostics=profile.diagnostics
+        UNKNOWN_HEADER,
+        clock=profile.clock,
+        device="cuda",
+        tools=(tool_name(process),),
+        peaks=device_peaks(process) or ASSUMED_PEAKS,
+        diagnostics=profile.diagnostics,
     )
     # The order gives sites and invocations; until then they have no columns.
     columns = f"* EXCLUDE ({', '.join((*_BY_ORDER, *_EMPTY))})"

@@ -18,6 +18,7 @@ from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.files import read_stored_file
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.runs.hook.process import FileKind, check_version, read_head, read_records, refused_as_damaged
+from tracemap.runs.model import Peaks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,6 +51,29 @@ class CudaDevice:
     multiprocessors: int
     capability: tuple[int, int]
     is_part: bool
+
+    @property
+    def peaks(self) -> Peaks | None:
+        """Peak speeds in single precision without tensor cores; None for an unknown architecture.
+
+        >>> CudaDevice(0, "H100", 3_352_320_000_000, 0, 0, 1_980_000_000, 132, (9, 0), False).peaks
+        Peaks(operations_per_second=66908160000000, bytes_per_second=3352320000000, source='specified', caches=())
+        """
+        lanes = _SINGLE_LANES.get(self.capability, _SINGLE_LANES.get((self.capability[0], -1), 0))
+        operations = 2 * lanes * self.multiprocessors * self.clock_hz
+        if not operations or not self.bytes_per_second:
+            return None
+        return Peaks(operations, self.bytes_per_second, "specified")
+
+
+_SINGLE_LANES: Final = {
+    **{(6, 0): 64, (7, -1): 64, (8, 0): 64},
+    **dict.fromkeys([(6, -1), (8, -1), (9, -1), (10, -1), (11, -1), (12, -1)], 128),
+}
+"""Multiply-adds in single precision per clock and multiprocessor, by compute capability (-1: any other minor number).
+
+Source: the table "Throughput of Native Arithmetic Instructions" in NVIDIA's CUDA C++ Programming Guide.
+"""
 
 
 @dataclass(frozen=True, slots=True)
