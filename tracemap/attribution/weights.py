@@ -98,8 +98,8 @@ def _part(value: int, rest: int, factor: float) -> float:
 def best_peaks(candidates: Sequence[Peaks]) -> Peaks:
     """The best peaks of several runs of one machine, because other programs only make a measurement worse.
 
-    Peaks that a GPU's driver states take precedence over measured ones, and these over assumed ones. The result does not
-    depend on the order of the runs, which must not be empty.
+    Peaks that a GPU's driver states take precedence over measured ones, and these over assumed ones. The result does
+    not depend on the order of the runs, which must not be empty.
     """
     by_source = ([peaks for peaks in candidates if peaks.source == source] for source in ("specified", "measured"))
     used = next(filter(None, by_source), candidates)
