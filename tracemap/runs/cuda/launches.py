@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import structs
-
 from tracemap.core.diagnostics import BEGINS_LATE, RECORDS_LOST, Diagnostic
-from tracemap.core.errors import RunEmpty
 from tracemap.core.units import UNKNOWN, Integer, plural
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.cuda.recording import (
@@ -28,8 +25,7 @@ from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.calls import Span
 from tracemap.runs.ireeprof.profile import Profile
-from tracemap.runs.model import ASSUMED_PEAKS, CUPTI, UNKNOWN_HEADER, Clock, Peaks
-from tracemap.runs.readers.rows import ForeignRun
+from tracemap.runs.model import CUPTI, Clock, Peaks
 
 if TYPE_CHECKING:
     import duckdb
@@ -244,37 +240,6 @@ def _diagnostics(
         yield Diagnostic("several-devices", f"work ran on several devices ({names}); their times add up in totals")
     if any(process.devices[int(number)].is_part for number in used if int(number) in process.devices):
         yield Diagnostic("device-part", "the device is a part of a GPU (MIG), so other users of the GPU may add noise")
-
-
-def read_cuda_recording(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    """A run from a process's file, for example of a service that recorded itself.
-
-    Raises:
-        RunEmpty: nothing ran on a device.
-        RunInvalid: a file is damaged, or the library recorded nothing; the message has its reason.
-    """
-    process = read_process(path)
-    if process.refusal is not None:
-        raise RunEmpty(f"{path}: nothing was recorded: {process.refusal.text}")
-    profile = cuda_profile(process, connection, "cuda_events")
-    if not profile.event_count:
-        raise RunEmpty(f"{path}: nothing ran on a device")
-    header = structs.replace(
-        UNKNOWN_HEADER,
-        clock=profile.clock,
-        device="cuda",
-        tools=(tool_name(process),),
-        peaks=device_peaks(process) or ASSUMED_PEAKS,
-        diagnostics=profile.diagnostics,
-    )
-    # The order gives sites and invocations; until then they have no columns.
-    columns = f"* EXCLUDE ({', '.join((*_BY_ORDER, *_EMPTY))})"
-    return ForeignRun(header, connection.sql(f"SELECT {columns} FROM {profile.events.name} ORDER BY row"))
-
-
-_BY_ORDER: Final = ("row", "site", "invocation", "warmup")
-_EMPTY: Final = ("command_buffer_id", "command_index", "submission_id", "cpu", "covered_ns")
-"""Columns that these recordings never fill."""
 
 
 # ---- growing

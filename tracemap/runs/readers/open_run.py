@@ -24,12 +24,12 @@ from tracemap.core.files import (
 from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.runs.columns import LAUNCH, kernel_name
-from tracemap.runs.cuda.launches import read_cuda_recording
 from tracemap.runs.cuda.recording import is_process_file, only_process, process_files
 from tracemap.runs.ireeprof.calls import NOTHING_KNOWN, KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY, copy_whole_records
 from tracemap.runs.model import UNKNOWN_HEADER, Run
+from tracemap.runs.readers.cuda_recording import read_cuda_recording
 from tracemap.runs.readers.google_benchmark import read_google_benchmark
 from tracemap.runs.readers.hook_csv import FIXED, read_hook_csv
 from tracemap.runs.readers.nsight import (
