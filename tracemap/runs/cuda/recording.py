@@ -7,7 +7,6 @@ the records, which hold both.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.files import read_stored_file
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.runs.hook.process import FileKind, check_version, read_head, read_records, refused_as_damaged
+from tracemap.runs.hook.process import FileKind, check_version, json_of, read_head, read_records, refused_as_damaged
 from tracemap.runs.model import Peaks
 
 if TYPE_CHECKING:
@@ -146,11 +145,13 @@ def read_process(path: Path) -> CudaProcess:
         raise RunEmpty(f"{path}: the program was killed before anything was recorded")
     for number, text in enumerate(lines, start=1):
         with refused_as_damaged(path, f"line {number}"):
-            line = json.loads(text.decode("utf-8", errors="replace"))
+            line = json_of(text)
+            if not isinstance(line, dict):
+                raise TypeError("a line is no object")
             if (number == 1) != (line["kind"] == "process"):
                 raise ValueError("the first line, and no other, describes the process")
             if number == 1:
-                check_version(path, int(line["version"]))
+                check_version(path, _whole(line["version"]))
             _add_fact(process, line)
     return process
 
@@ -159,32 +160,43 @@ def _add_fact(process: CudaProcess, line: dict[str, Any]) -> None:
     """Add the fact of a line; lines of unknown kinds are ignored."""
     match line["kind"]:
         case "process":
-            process.pid = int(line["pid"])
+            process.pid = _whole(line["pid"])
             if line["stamp"] != process.stamp:
                 raise ValueError("it was renamed")
         case "cupti":
-            process.cupti, process.driver = int(line["version"]), int(line["driver"])
-            process.skipped_ns = int(line["skipped_ns"])
+            process.cupti, process.driver = _whole(line["version"]), _whole(line["driver"])
+            process.skipped_ns = _whole(line["skipped_ns"])
         case "kernel":
-            process.names[int(line["id"])] = str(line["name"])
+            process.names[_whole(line["id"])] = str(line["name"])
         case "refused":
             process.refusal = Refusal(str(line["slug"]), str(line["text"]))
         case "lost":
             process.losses.append((str(line["what"]), str(line["why"])))
         case "end":
-            process.ended, process.left_out = True, int(line["left_out"])
+            process.ended, process.left_out = True, _whole(line["left_out"])
         case "device":
-            process.devices[int(line["id"])] = CudaDevice(
-                id=int(line["id"]),
+            process.devices[_whole(line["id"])] = CudaDevice(
+                id=_whole(line["id"]),
                 name=str(line["name"]),
-                bytes_per_second=1000 * int(line["bandwidth_kb_s"]),
-                memory_bytes=int(line["memory_bytes"]),
-                l2_bytes=int(line["l2_bytes"]),
-                clock_hz=1000 * int(line["clock_khz"]),
-                multiprocessors=int(line["multiprocessors"]),
-                capability=(int(line["major"]), int(line["minor"])),
+                bytes_per_second=1000 * _whole(line["bandwidth_kb_s"]),
+                memory_bytes=_whole(line["memory_bytes"]),
+                l2_bytes=_whole(line["l2_bytes"]),
+                clock_hz=1000 * _whole(line["clock_khz"]),
+                multiprocessors=_whole(line["multiprocessors"]),
+                capability=(_whole(line["major"]), _whole(line["minor"])),
                 is_part=bool(line["mig"]),
             )
+
+
+def _whole(value: object) -> int:
+    """A number of a line.
+
+    Raises:
+        ValueError: it is no integer, negative, or too large for a run.
+    """
+    if type(value) is not int or not 0 <= value <= _MOST_NS:
+        raise ValueError(f"{value!r} is no possible number")
+    return value
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.errors import RunEmpty
+from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.runs.cuda.launches import cuda_profile, device_peaks, tool_name
 from tracemap.runs.cuda.recording import read_process
 from tracemap.runs.model import ASSUMED_PEAKS, UNKNOWN_HEADER
 from tracemap.runs.readers.rows import ForeignRun
+from tracemap.runs.sql import damage_of, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,7 +28,10 @@ def read_cuda_recording(path: Path, connection: duckdb.DuckDBPyConnection) -> Fo
     process = read_process(path)
     if process.refusal is not None:
         raise RunEmpty(f"{path}: nothing was recorded: {process.refusal.text}")
-    profile = cuda_profile(process, connection, "cuda_events")
+    try:
+        profile = cuda_profile(process, connection, "cuda_events")
+    except reading_errors() as error:  # impossible times
+        raise RunInvalid(f"{path}: a record is damaged: {damage_of(error)}") from error
     if not profile.event_count:
         raise RunEmpty(f"{path}: nothing ran on a device")
     header = structs.replace(
