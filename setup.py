@@ -42,7 +42,8 @@ def plain_mode(mode: int, *, folder: bool) -> int:
     return 0o755 if folder or mode & 0o100 else 0o644
 
 
-LIBRARIES = {"tracemap.hook.library": compiling.LIBRARY_NAME, "tracemap.hook.cuda_library": compiling.CUDA_LIBRARY_NAME}
+PACKAGE = "tracemap.hook"
+LIBRARIES = {"library": compiling.LIBRARY_NAME, "cuda_library": compiling.CUDA_LIBRARY_NAME}
 
 
 class BuildHook(build_ext):
@@ -51,13 +52,16 @@ class BuildHook(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Compile; a failure is a warning, since the extension is optional."""
         try:
-            compiling.compile_library(Path(self.get_ext_fullpath(ext.name)), name=LIBRARIES[ext.name])
+            compiling.compile_library(
+                Path(self.get_ext_fullpath(ext.name)), name=LIBRARIES[ext.name.rpartition(".")[2]]
+            )
         except compiling.HookUnavailable as error:
             raise CompileError(str(error)) from error
 
     def get_ext_filename(self, fullname: str) -> str:
         """The library's own name, without Python's version in it."""
-        return str(Path(*fullname.split(".")[:-1]) / LIBRARIES[fullname])
+        *folders, name = fullname.split(".")
+        return str(Path(*folders) / LIBRARIES[name])
 
 
 class PlatformWheel(bdist_wheel):
@@ -100,7 +104,7 @@ class ReproducibleSdist(sdist):
 
 
 hooks = [
-    Extension(name, [str(path.relative_to(ROOT)) for path in compiling.sources(library)], optional=True)
+    Extension(f"{PACKAGE}.{name}", [str(path.relative_to(ROOT)) for path in compiling.sources(library)], optional=True)
     for name, library in LIBRARIES.items()
 ]
 setup(
