@@ -174,6 +174,16 @@ class Checks:
         medians = {site["site"]: site["metrics"]["duration_ns"]["per_call"]["median"] for site in result["sites"]}
         return {**facts, "medians": {site: ns for site, ns in medians.items() if site in calls}}
 
+    def counted(self, model: str) -> dict[str, Any]:
+        """`record --counters`: the sums of a kernel's launches, or why there are none."""
+        bundle, table = self.bundle(model, "cuda"), self.folder / f"{model}-counted.parquet"
+        words = ("--counters", "l2-misses,dram-bytes", "--iterations", "2", "--warmup", "1", "-o", table)
+        tracemap("record", bundle, *self.flags(model), *words)
+        result = json.loads(tracemap("attribute", table, "--map", bundle, "--format", "json"))
+        sums = {metric["name"]: metric["measured"] for metric in result["metrics"]}
+        notes = [item for item in result["diagnostics"] if item["slug"] in ("no-counters", "counters-unmatched")]
+        return {"model": model, "sums": sums, "notes": notes, "is_counted": sums.get("l2-misses", 0) > 0}
+
     def layers(self, model: str) -> dict[str, Any]:
         """How much the medians of equal layers differ: sites that share their kernel."""
         facts = self.recorded(model)
@@ -268,6 +278,7 @@ def main() -> int:
             report.step("equal layers", 20, lambda model=model: checks.layers(model))  # type: ignore[misc]
             report.step("outputs", 20, lambda model=model: checks.outputs(model))  # type: ignore[misc]
             report.step("overhead", 30, lambda model=model: checks.overhead(model))  # type: ignore[misc]
+        report.step("counters", 40, lambda: checks.counted("hand_repeat12"))
         for number in (signal.SIGTERM, signal.SIGKILL):
             report.step("ended by a signal", 15, lambda number=number: checks.ended(number))  # type: ignore[misc]
     card = re.sub(r"\W+", "-", str(machine.get("card", "no-card")).partition(",")[0]).strip("-").lower()

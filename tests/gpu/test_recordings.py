@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import duckdb
 import pytest
 
 from tests.gpu import OnGpu, sites_in_order, slugs
+from tests.gpu.standin.ncu import count_of
 from tests.gpu.standins import StandIns, recorded_kernels, run_module, times_of
-from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tests.support import ROOT, SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.map.bundle import load
 from tracemap.runs.columns import LAUNCH
 
@@ -185,7 +187,70 @@ def test_record_without_a_driver_names_it(tmp_path: Path, on_gpu: OnGpu) -> None
     assert "needs an NVIDIA GPU and its driver" in done.stderr
 
 
-@pytest.mark.parametrize("options", [("--sample",), ("--counters", "page-faults"), ("--keep-profile",)])
+# ---- counters, by Nsight Compute
+
+
+def profiler(standins: StandIns, tmp_path: Path) -> dict[str, str]:
+    """The environment in which `ncu` is the stand-in."""
+    program = tmp_path / "bin" / "ncu"
+    program.parent.mkdir()
+    lines = (
+        f"#!{sys.executable}",
+        "import sys",
+        "from tests.gpu.standin.ncu import main",
+        "sys.exit(main(sys.argv[1:]))",
+    )
+    program.write_text("\n".join(lines), encoding="utf-8")
+    program.chmod(0o755)
+    return {
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "STANDIN_LIBRARY": str(standins.library),
+    }
+
+
+def test_counters_are_those_of_each_launch(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    for name, value in profiler(standins, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    options = ("--counters", "l2-misses,dram-bytes", "--iterations", "3", "--warmup", "1")
+    done = record(standins, run, bundle, "hand_repeat12", *options)
+    assert done.returncode == 0, done.stderr
+    result = attributed(run, bundle)
+    metric = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
+    (kernel,) = {site.kernel.replace("$", "_") for site in load(bundle).graph.sites}
+    totals = {site["site"]: site["metrics"]["l2-misses"]["total"] for site in result["sites"]}
+    # The launches of the warm-up invocation are the first twelve.
+    assert totals == {
+        f"site{layer}": sum(count_of(kernel, metric, 12 * call + layer) for call in (1, 2, 3)) for layer in range(12)
+    }
+    units = {item["name"]: item["unit"] for item in result["metrics"]}
+    assert units == {"duration_ns": "ns", "l2-misses": "count", "dram-bytes": "bytes"}
+    assert "counted-apart" in done.stderr or "counted-apart" in slugs(result)
+
+
+def test_counters_without_permission_are_refused_with_the_remedy(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    for name, value in {**profiler(standins, tmp_path), "STANDIN_FORBID_COUNTERS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = record(standins, run, bundle, "hand_repeat12", "--counters", "l2-misses", "--iterations", "2")
+    assert done.returncode == 0, done.stderr
+    assert "ERR_NVGPUCTRPERM" in done.stderr
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in done.stderr
+
+
+def test_events_of_gpus_have_nvidias_names(tmp_path: Path, on_gpu: OnGpu) -> None:
+    listed = {row["name"]: row["setting"] for row in json_cli("events", "--device", "cuda")["events"]}
+    assert listed["dram-bytes"] == "dram__bytes.sum"
+    done = run_cli("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", "--counters", "cache-misses")
+    assert (done.returncode, "'cache-misses' is no event of a GPU" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("options", [("--sample",), ("--keep-profile",)])
 def test_options_that_cuda_lacks_are_refused(tmp_path: Path, on_gpu: OnGpu, options: tuple[str, ...]) -> None:
     done = run_cli("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", *options)
     assert (done.returncode, "does not work on CUDA devices" in done.stderr) == (2, True)

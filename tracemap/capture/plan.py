@@ -108,10 +108,12 @@ class Plan:
     def goal(self) -> Goal | None:
         """The goal of the stopping rule, in batches; None: a fixed number of calls.
 
-        With --cache-sim the number is fixed: simulated counts belong to one call, however many are timed.
+        With --cache-sim the number is fixed: simulated counts belong to one call, however many are timed. With counters
+        of a GPU, too: each kernel takes a hundred times as long while it is counted.
         """
         options = self.options
-        if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
+        counts_on_gpu = self.on_cuda and options.counters
+        if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer or counts_on_gpu:
             return None
         warmup = options.warmup if isinstance(options.warmup, Unknown) else self.batch.count(options.warmup)
         return Goal(options.precision / 100, options.seconds, self.sample_hz, warmup, self.launches)
@@ -186,7 +188,6 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
 
 _NOT_ON_CUDA: Final = {
     "--sample": "it takes samples on CPUs",
-    "--counters": "these events count on CPUs; pass the output of `ncu --csv` to `tracemap attribute` for a GPU's",
     "--keep-profile": "IREE writes no profile there",
 }
 
@@ -199,7 +200,6 @@ def _check_cuda_options(options: RecordOptions) -> None:
     """
     given = {
         "--sample": options.sample_hz != 0,
-        "--counters": bool(options.counters),
         "--keep-profile": options.keep_profile,
     }
     for name, why in _NOT_ON_CUDA.items():

@@ -118,7 +118,8 @@ class RecordOptions(CallOptions):
         "local-sync,local-task."
     )
     counters: tuple[str, ...] = name_list(
-        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`."
+        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`. "
+        "On a CUDA device: such as l2-misses,dram-bytes."
     )
     counters_per_pass: int = count(
         0, "Maximum number of events to count in one execution.  [default: as many as the processor counts at a time]"
@@ -326,6 +327,7 @@ class HookEnvOptions(Options):
 class EventsOptions(Options):
     """Options of `events`: events to list, and the output."""
 
+    device: Literal["local", "cuda"] = option("local", "Events of this machine's CPUs, or of NVIDIA GPUs.")
     all: bool = option(False, "On AMD's Zen 4: also list its raw events.")
     format: Literal["text", "json"] = option("text", "A table, or JSON with the hook's setting for each event.")
 
