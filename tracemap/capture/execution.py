@@ -310,7 +310,8 @@ def _execute_on_cuda(
         ending = replace(ending, status=0)  # we ended it: not a failure
     check_recorded(plan.call.entry.name, folder, ending)
     progress("reading the recording")
-    calls, warmup = (attempt.calls, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
+    made = attempt.calls or MOST_CALLS * batch  # by a program that ended by itself
+    calls, warmup = (made, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
     table, known = f"{attempt.name}_events", Calls(None, warmup, UNKNOWN if ending.failed else calls, batch)
     profile = load_cuda_profile(folder, stops_file, connection, table, known, pieces) or empty_profile(
         connection, table

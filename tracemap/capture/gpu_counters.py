@@ -35,9 +35,7 @@ class GpuEvent:
 
 GPU_EVENTS: Final = (
     GpuEvent("l2-misses", "lts__t_sectors_srcunit_tex_lookup_miss.sum", "sectors of 32 bytes that the L2 cache lacked"),
-    GpuEvent(
-        "l2-accesses", "lts__t_sectors_srcunit_tex.sum", "sectors of 32 bytes asked of the L2 cache"
-    ),
+    GpuEvent("l2-accesses", "lts__t_sectors_srcunit_tex.sum", "sectors of 32 bytes asked of the L2 cache"),
     GpuEvent("l1-misses", "l1tex__t_sectors_lookup_miss.sum", "sectors of 32 bytes that the L1 caches lacked"),
     GpuEvent("l1-accesses", "l1tex__t_sectors.sum", "sectors of 32 bytes asked of the L1 caches"),
     GpuEvent("dram-bytes", "dram__bytes.sum", "bytes read from and written to the GPU's memory"),

@@ -277,7 +277,7 @@ def located_launches(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunch
     if not kernels:
         return no_locations(kernels)
     try:
-        order = identify_launches(graph, kernels)
+        order = identify_launches(graph, kernels, from_start=True)
     except UnknownOrder as why:
         text = f"{why}: the dispatch site of launches of shared kernels is unknown"
         return LocatedLaunches([""] * len(kernels), (Diagnostic("launches-astray", text),))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import BEGINS_LATE, RECORDS_LOST, Diagnostic
+from tracemap.core.errors import RunEmpty
 from tracemap.core.units import UNKNOWN, Integer, plural
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.cuda.recording import (
@@ -309,5 +311,8 @@ def whole_stops(stops: ClockStops) -> ClockStops:
 
 def recorded_process(folder: Path) -> CudaProcess | None:
     """The process that recorded into a folder, the one with the most records; None: the library was not loaded."""
-    processes = [read_process(path) for path in process_files(folder)]
+    processes = []
+    for path in process_files(folder):
+        with suppress(RunEmpty):  # killed before it wrote anything
+            processes.append(read_process(path))
     return max(processes, key=lambda own: sum(path.stat().st_size for path in own.activity_files()), default=None)
