@@ -79,13 +79,14 @@ class StandIns:
         return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 
-def build(folder: Path) -> StandIns:
-    """Compile all once in a session; skips the test without a compiler."""
+def build(folder: Path, sanitizer: str = "") -> StandIns:
+    """Compile all once in a session, with a sanitizer if named; skips the test without a compiler."""
     need_compiler()
-    target = folder / "standins"
+    more = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-g") if sanitizer else ()
+    target = folder / f"standins{sanitizer}"
     with made_once(target) as missing:
         if missing:
-            partly = folder / "standins.partly"
+            partly = folder / f"{target.name}.partly"
             partly.mkdir()
             shared, compiler = ("-shared", "-fvisibility=hidden"), find_compiler()
             links = {
@@ -94,9 +95,11 @@ def build(folder: Path) -> StandIns:
                 "host": (SOURCES / "host.c",),
             }
             for name, words in links.items():
-                command = [*compiler, *_FLAGS, "-o", partly / name, *words, "-lpthread", "-ldl"]
+                command = [*compiler, *_FLAGS, *more, "-o", partly / name, *words, "-lpthread", "-ldl"]
                 subprocess.run([str(word) for word in command], check=True)
-            compile_library(partly / CUDA_LIBRARY_NAME, name=CUDA_LIBRARY_NAME)
+            # Sanitizers have functions of their own in place of those that the hook looks up.
+            without = ("-DTRACEMAP_HOOK_WITHOUT_PRELOAD",) if sanitizer else ()
+            compile_library(partly / CUDA_LIBRARY_NAME, (*more, *without), CUDA_LIBRARY_NAME)
             partly.rename(target)
     return StandIns(target)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.gpu.standins import StandIns, recorded_kernels
+from tests.gpu.standins import StandIns, build, recorded_kernels
 from tracemap.runs.cuda.launches import in_submission_order
 from tracemap.runs.cuda.recording import CALL, KERNEL, CudaProcess, process_files, read_activity, read_process
 
@@ -156,3 +156,16 @@ def test_calls_are_recorded_with_older_versions_that_enable_all_of_them(standins
     activity = read_activity(only_process(tmp_path))
     assert set(activity.calls["kind"].tolist()) == {CALL}
     assert len(activity.calls) == 2 * len(KERNELS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("then", ["exit", "term", "fork"])
+def test_sanitizers_find_nothing(made: Path, tmp_path: Path, sanitizer: str, then: str) -> None:
+    standins = build(made, sanitizer)
+    settings = {"TRACEMAP_CUDA_MB": "8", "TRACEMAP_CUDA_KEEP": "newest", "ASAN_OPTIONS": "detect_leaks=0"}
+    kernels = [f"kernel{number}" for number in range(1500)]
+    done = standins.host(kernels, standins.injected(tmp_path, settings, devices=2), rounds=20, then=then)
+    assert done.returncode == (-signal.SIGTERM if then == "term" else 0), done.stderr
+    assert done.stderr == ""
+    assert only_process(tmp_path).ended

@@ -23,7 +23,7 @@
 
 static struct cupti cupti;
 static int wake = -1;             /* an eventfd: a signal's number wakes the thread */
-static volatile int ending_signal;
+static int ending_signal; /* atomic, since the handler writes it */
 static bool begun, ended, abandoned;
 static struct lock end_lock;
 static uint64_t from_ns, until_ns; /* the window on CUPTI's clock; records of work that began in it are kept */
@@ -180,11 +180,12 @@ static void *flush_repeatedly(void *unused) {
   for (;;) {
     struct pollfd waited = {.fd = wake, .events = POLLIN};
     int ready = poll(&waited, 1, FLUSH_MS);
-    if (ready > 0 && ending_signal) {
+    int number = __atomic_load_n(&ending_signal, __ATOMIC_ACQUIRE);
+    if (ready > 0 && number) {
       finish();
       struct sigaction plain = {.sa_handler = SIG_DFL};
-      sigaction(ending_signal, &plain, NULL);
-      kill(getpid(), ending_signal);
+      sigaction(number, &plain, NULL);
+      kill(getpid(), number);
       return NULL;
     }
     lock_take(&end_lock);
@@ -208,7 +209,7 @@ static const int ending_signals[] = {SIGTERM, SIGINT, SIGHUP};
 static void on_ending_signal(int number) {
   int error = errno;
   uint64_t one = 1;
-  ending_signal = number;
+  __atomic_store_n(&ending_signal, number, __ATOMIC_RELEASE);
   ssize_t told = abandoned ? -1 : write(wake, &one, sizeof one);
   if (told < 0) { /* the thread is not there, as in a forked child */
     signal(number, SIG_DFL);
