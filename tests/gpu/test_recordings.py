@@ -15,8 +15,15 @@ from tests.gpu import OnGpu, sites_in_order, slugs
 from tests.gpu.standin.ncu import count_of
 from tests.gpu.standins import StandIns, recorded_kernels, run_module, times_of
 from tests.support import ROOT, SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.commands.runs import join_runs
+from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
+from tracemap.options.results import AttributeOptions
+from tracemap.reports.page.overview_tab import roofline_of
 from tracemap.runs.columns import LAUNCH
+from tracemap.runs.cuda.recording import process_files
+from tracemap.runs.readers.cuda_recording import read_cuda_recording
+from tracemap.runs.sql import open_database
 
 CALLS = 200
 STRAIGHT = {"jax_gpt2_4l": 61, "hand_repeat12": 12, "torch_resnet18_small": 33}
@@ -141,6 +148,9 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     assert parts["kernels_ns"] == sum(kernels) + sum(outliers)
     assert header["elapsed"]["profiler_found_by"] == "stopped-clock"
     check_balance(result)
+    roof = roofline_of(join_runs([run], load(bundle), AttributeOptions(), no_progress).costed)
+    assert roof is not None
+    assert (roof.source, roof.bytes_per_second) == ("specified", 3_352_320_000_000)
     assert not slugs(result) & {"sites-by-order", "split-evenly", "run-unverified", "device-clock"}
     assert {site["calls"] for site in result["sites"]} == {20}
 
@@ -185,6 +195,31 @@ def test_record_without_a_driver_names_it(tmp_path: Path, on_gpu: OnGpu) -> None
         pytest.skip("this machine has an NVIDIA GPU")
     assert done.returncode == 2
     assert "needs an NVIDIA GPU and its driver" in done.stderr
+
+
+def test_several_devices_and_parts_of_a_gpu_are_said(standins: StandIns, tmp_path: Path) -> None:
+    standins.host(["kernel"], standins.injected(tmp_path, devices=2, mig=1), rounds=3)
+    (path,) = process_files(tmp_path)
+    with open_database() as connection:
+        run = read_cuda_recording(path, connection)
+        queues = {row[0].split("/")[0] for row in run.events.project("thread").fetchall()}
+    assert queues == {"0", "1"}
+    assert [note.slug for note in run.header.diagnostics] == ["several-devices", "device-part"]
+
+
+def test_lost_records_are_said_and_sites_are_no_longer_exact(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    names = [kernel.name for kernel in recorded_kernels("jax_gpt2_4l")][34:95]  # one whole invocation
+    standins.host(names, standins.injected(tmp_path, drop=50), rounds=5)
+    result = attributed(tmp_path, on_gpu("jax_gpt2_4l"))
+    assert "records-lost" in slugs(result)
+    assert slugs(result) & {"sites-by-order", "launches-astray"}
+    check_balance(result)
+
+
+def test_statistics_of_a_gpu_recording_name_the_command_that_reads_it(standins: StandIns, tmp_path: Path) -> None:
+    standins.host(["kernel"], standins.injected(tmp_path))
+    done = run_cli("stats", tmp_path)
+    assert (done.returncode, f"tracemap attribute {tmp_path}" in done.stderr) == (2, True)
 
 
 # ---- counters, by Nsight Compute

@@ -263,6 +263,8 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
             f"{folder}: is a bundle, not a recording of the hook; name the folder that the hook recorded into, or show "
             f"the map: tracemap show {folder}"
         )
+    if not processes and any(folder.glob("cuda-*.jsonl")):
+        raise RunInvalid(f"{folder}: has a recording of a GPU, which is a run: tracemap attribute {folder}")
     if not processes:
         raise RunEmpty(
             f"{folder}: has no recording of the hook: no executable of IREE was loaded under it, or it could not "
