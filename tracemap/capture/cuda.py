@@ -93,6 +93,24 @@ def ended_by_signal(watch: Watch) -> Watch:
     return watch_and_end
 
 
+def unless_refused(watch: Watch, folder: Path) -> Watch:
+    """A watch that also ends the program as soon as the library has refused to record.
+
+    Args:
+        watch: the watch that says when to end it otherwise.
+        folder: the folder of the recording.
+    """
+    is_recording = False
+
+    def watch_and_check(pid: int) -> bool:
+        nonlocal is_recording
+        process = None if is_recording else recorded_process(folder)
+        is_recording = is_recording or (process is not None and bool(process.activity_files()))
+        return (process is None or process.refusal is None) and watch(pid)
+
+    return watch_and_check
+
+
 def check_recorded(name: str, folder: Path, ending: Ending) -> None:
     """Reject an execution without a recording, with the reason.
 

@@ -20,6 +20,7 @@ from tracemap.capture.cuda import (
     cuda_variables,
     ended_by_signal,
     load_cuda_profile,
+    unless_refused,
 )
 from tracemap.capture.noise import WATCH_S, Watcher
 from tracemap.capture.plan import Plan
@@ -302,7 +303,7 @@ def _execute_on_cuda(
     command = plan.command_on_cuda(-(-attempt.calls // plan.batch.calls) or MOST_CALLS)
     variables = cuda_variables(folder, stops_file)
     watcher = Watcher(attempt.goal, GrowingCudaCalls(folder, stops_file, pieces), samples, progress)
-    watch = ended_by_signal(watcher.watch)
+    watch = ended_by_signal(unless_refused(watcher.watch, folder))
     ending = run_benchmark(command, variables, watch, WATCH_S, plan.niceness)
     watcher.end()
     cut, batch = watcher.cut, plan.batch.calls

@@ -294,7 +294,7 @@ static bool find_cupti(int driver) {
     else return true;
   }
   if (unknown) {
-    snprintf(text, sizeof text, "CUPTI of version %u is not known: install nvidia-cuda-cupti of 13.0 to 13.5 or "
+    snprintf(text, sizeof text, "CUPTI of version %u is not known: install nvidia-cuda-cupti 13.0 or 13.1, or "
              "nvidia-cuda-cupti-cu12", unknown);
     recording_refuse("cupti-unknown", text);
   } else if (newer) {
