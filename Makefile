@@ -40,7 +40,7 @@ help: ## print this list
 
 venv: $(READY) ## set up the virtual environment .venv; repeated only if pyproject.toml changed
 
-SOURCES := pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
+SOURCES := pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch] tracemap/hook/cuda/*.[ch])
 
 # Install the package with the extras in the argument.
 define install

@@ -1,4 +1,4 @@
-"""What `pyproject.toml` cannot say: the hook's C library, the tag of wheels, and archives that are the same every time.
+"""What `pyproject.toml` cannot say: the hook's C libraries, the tag of wheels, and archives that are always the same.
 
 Without a C compiler everything else is installed all the same, and wheels are of pure Python.
 """
@@ -42,19 +42,26 @@ def plain_mode(mode: int, *, folder: bool) -> int:
     return 0o755 if folder or mode & 0o100 else 0o644
 
 
+PACKAGE = "tracemap.hook"
+LIBRARIES = {"library": compiling.LIBRARY_NAME, "cuda_library": compiling.CUDA_LIBRARY_NAME}
+
+
 class BuildHook(build_ext):
-    """Compiles the library as `tracemap/hook/compiling.py` says; it is no Python module."""
+    """Compiles the libraries as `tracemap/hook/compiling.py` says; they are no Python modules."""
 
     def build_extension(self, ext: Extension) -> None:
         """Compile; a failure is a warning, since the extension is optional."""
         try:
-            compiling.compile_library(Path(self.get_ext_fullpath(ext.name)))
+            compiling.compile_library(
+                Path(self.get_ext_fullpath(ext.name)), name=LIBRARIES[ext.name.rpartition(".")[2]]
+            )
         except compiling.HookUnavailable as error:
             raise CompileError(str(error)) from error
 
     def get_ext_filename(self, fullname: str) -> str:
         """The library's own name, without Python's version in it."""
-        return str(Path(*fullname.split(".")[:-1]) / compiling.LIBRARY_NAME)
+        *folders, name = fullname.split(".")
+        return str(Path(*folders) / LIBRARIES[name])
 
 
 class PlatformWheel(bdist_wheel):
@@ -96,9 +103,11 @@ class ReproducibleSdist(sdist):
         return target
 
 
-sources = [str(path.relative_to(ROOT)) for path in compiling.sources()]
-hook = Extension("tracemap.hook.library", sources, optional=True)
+hooks = [
+    Extension(f"{PACKAGE}.{name}", [str(path.relative_to(ROOT)) for path in compiling.sources(library)], optional=True)
+    for name, library in LIBRARIES.items()
+]
 setup(
-    ext_modules=[hook] if hook_can_be_built() else [],
+    ext_modules=hooks if hook_can_be_built() else [],
     cmdclass={"build_ext": BuildHook, "bdist_wheel": PlatformWheel, "sdist": ReproducibleSdist},
 )

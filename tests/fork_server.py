@@ -29,6 +29,7 @@ _LIBRARIES: Final = ("iree.compiler.ir", "jinja2", "rich.table", "pygments.lexer
 """What commands import late from elsewhere."""
 _LEFT_OUT: Final = (
     "tracemap.__main__",
+    "tracemap.hook.libtracemap_cuda",
     "tracemap.hook.libtracemap_hook",
     "tracemap.kernels.runner",
     "tracemap.frontends",

@@ -71,7 +71,7 @@ def test_a_wheel_has_the_hook_and_fits_every_python(archives: tuple[bytes, Path]
     assert wheel.name.startswith(f"tracemap-{tracemap.__version__}-py3-none-linux_")
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-    assert "tracemap/hook/libtracemap_hook.so" in names
+    assert {"tracemap/hook/libtracemap_hook.so", "tracemap/hook/libtracemap_cuda.so"} <= names
     assert {"tracemap/py.typed", "tracemap/reports/assets/page/page.css", "tracemap/schemas/map.schema.json"} <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.gpu.standins import build
 from tests.hook import support
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli
 from tracemap.core.toolchain import find_tool
@@ -28,6 +29,8 @@ EXPORT = "run.jsonl"
 CALLS = "calls"
 NEWEST = "newest"
 """Calls of which the newest are kept."""
+CUDA = "cuda"
+"""Of a process that ran kernels on two devices."""
 HOOK_CSV = "iree_hook_worker.csv"
 STATS_FOLDER = "stats"
 CALLGRIND = "callgrind.out"
@@ -113,6 +116,7 @@ def make_inputs(folder: Path) -> None:
     _make_profile(folder)
     if _can_compile():
         _make_calls(folder)
+        _make_cuda(folder)
     if _can_compile() and shutil.which("valgrind"):
         _make_counts(folder)
 
@@ -213,6 +217,12 @@ def _make_calls(folder: Path) -> None:
     rows = [f"iree-worker-0,{n % 3},0,{n * 1.5},{n * 40},{n % 4}" for n in range(1, 60)]
     head = "thread,cpu,node,duration_us,cache-misses,page-faults"
     (folder / HOOK_CSV).write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+
+
+def _make_cuda(folder: Path) -> None:
+    (folder / CUDA).mkdir()
+    standins = build(folder)
+    standins.host(["first", "second", "first"], standins.injected(folder / CUDA, devices=2), rounds=20)
 
 
 def _make_counts(folder: Path) -> None:

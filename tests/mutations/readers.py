@@ -225,6 +225,10 @@ def _read_hook_csv(folder: Path, dice: random.Random) -> None:
     run_command("stats", folder / inputs.HOOK_CSV, "--buckets", dice.choice("148"), *more)
 
 
+def _read_cuda(folder: Path, _dice: random.Random) -> None:
+    _read_cells(folder / inputs.CUDA)
+
+
 def _read_calls_of_kernel(folder: Path, dice: random.Random) -> None:
     kernel = "mlp_dispatch_0_matmul_32x256x784_f32"
     if dice.random() >= _WITH_COMMAND:
@@ -428,6 +432,11 @@ READERS: dict[str, Reader] = {
             "dispatch-statistics",
             ((inputs.DISPATCH_STATISTICS, changed_json),),
             partial(_read_run, inputs.DISPATCH_STATISTICS),
+        ),
+        Reader(
+            "cuda",
+            ((f"{inputs.CUDA}/*.activity", changed_bytes), (f"{inputs.CUDA}/*.jsonl", changed_json_lines)),
+            _read_cuda,
         ),
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
         Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, MIGRATED, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import Basis, Disagreement, SiteResult, UnattributedReason, UnattributedRow
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
@@ -333,6 +333,7 @@ _REASON_OF = {
     UNMATCHED: UnattributedReason.UNMATCHED,
     OUTSIDE_KERNELS: UnattributedReason.OUTSIDE_KERNELS,
     TRANSFER: UnattributedReason.TRANSFER,
+    MIGRATED: UnattributedReason.MIGRATION,
     MEMORY: UnattributedReason.MEMORY,
 }
 

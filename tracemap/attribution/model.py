@@ -29,6 +29,7 @@ class UnattributedReason(enum.StrEnum):
 
     COMPILER_MADE = "compiler-made"
     TRANSFER = "transfer-without-op"
+    MIGRATION = "managed-memory"
     MEMORY = "memory-management"
     QUEUE = "submission-and-queue"
     KERNEL_OVERHEAD = "kernel-overhead"
@@ -44,6 +45,7 @@ class UnattributedReason(enum.StrEnum):
 UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
     UnattributedReason.TRANSFER: "copies and fills that belong to no op",
+    UnattributedReason.MIGRATION: "managed memory that moves to or from a GPU when the program touches it there",
     UnattributedReason.MEMORY: "allocation and release of transient buffers",
     UnattributedReason.QUEUE: "queue: a submission had started, but none of its dispatches was running",
     UnattributedReason.KERNEL_OVERHEAD: "kernel code that belongs to no op: prologue, and code outside the ops' loops",

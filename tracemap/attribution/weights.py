@@ -98,10 +98,11 @@ def _part(value: int, rest: int, factor: float) -> float:
 def best_peaks(candidates: Sequence[Peaks]) -> Peaks:
     """The best peaks of several runs of one machine, because other programs only make a measurement worse.
 
-    Measured peaks take precedence over assumed ones. The result does not depend on the order of the runs, which must
-    not be empty.
+    Peaks that a GPU's driver states take precedence over measured ones, and these over assumed ones. The result does
+    not depend on the order of the runs, which must not be empty.
     """
-    used = [peaks for peaks in candidates if peaks.source == "measured"] or candidates
+    by_source = ([peaks for peaks in candidates if peaks.source == source] for source in ("specified", "measured"))
+    used = next(filter(None, by_source), candidates)
     operations = max(peaks.operations_per_second for peaks in used)
     caches = max((peaks.caches for peaks in used), key=lambda levels: [cache.bytes_per_second for cache in levels])
     return Peaks(operations, max(peaks.bytes_per_second for peaks in used), used[0].source, caches)

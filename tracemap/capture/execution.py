@@ -11,6 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
+from tracemap.capture.cuda import (
+    MOST_CALLS,
+    NO_CUDA,
+    CudaFacts,
+    check_recorded,
+    cuda_facts,
+    cuda_variables,
+    ended_by_signal,
+    load_cuda_profile,
+    unless_refused,
+)
 from tracemap.capture.noise import WATCH_S, Watcher
 from tracemap.capture.plan import Plan
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
@@ -21,10 +32,11 @@ from tracemap.core.process.temporary_files import temporary_sibling
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_count, plural
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
+from tracemap.runs.cuda.launches import Calls, GrowingCudaCalls, repeated_stops, whole_stops
 from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.hook.samples import read_stops
 from tracemap.runs.ireeprof.calls import KnownCalls
-from tracemap.runs.ireeprof.profile import Profile, empty_profile
+from tracemap.runs.ireeprof.profile import GrowingProfile, Profile, empty_profile
 from tracemap.runs.readers.open_run import load_profile
 
 if TYPE_CHECKING:
@@ -55,6 +67,8 @@ class Execution:
     is_whole: bool = False
     """The program ended well, and the user pressed Ctrl-C after it."""
     batch: int = 1
+    cuda: CudaFacts = NO_CUDA
+    """Facts about a recording on a CUDA device."""
 
     def failure(self, entry: Function) -> str:
         """The message for a program that failed."""
@@ -134,7 +148,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     """
     measure = _execute_fixed if launch.goal is None else _execute_until_goal
     first = measure(plan, launch, connection, progress)
-    if not first.profile.lost_records or first.ending.failed:
+    if not first.profile.lost_records or first.ending.failed or plan.on_cuda:
         return first
     progress("profile records were lost; running again with more frequent flushes")
     # A single launch uses the whole time; the first one had only its part of it.
@@ -221,6 +235,8 @@ def _expected_samples(plan: Plan) -> str:
 
 def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program and read its profile; run it again if the profile was damaged while it was written."""
+    if plan.on_cuda:
+        return _execute_on_cuda(plan, attempt, connection, progress)
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
     samples = plan.folder / f"samples-{attempt.name}"
     stops_file = plan.folder / f"stops-{attempt.name}"
@@ -230,7 +246,7 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
         variables = environment(samples, HookSettings(record_calls=False, sample_hz=plan.sample_hz))
     with suppress(HookUnavailable):
         variables |= stops_environment(stops_file, variables)
-    watcher = Watcher(attempt.goal, attempt.path, samples, progress)
+    watcher = Watcher(attempt.goal, GrowingProfile(attempt.path), samples, progress)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
     watcher.end()
     cut, batch = watcher.cut, plan.batch.calls
@@ -272,6 +288,50 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
         check_profiled(plan.call.entry.name, ending.stderr)
+        error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")
+        error.interrupted = ending.interrupted
+        raise error
+    return execution
+
+
+def _execute_on_cuda(
+    plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress
+) -> Execution:
+    """Run the program with the CUDA library and read its recording."""
+    folder, samples = plan.folder / f"cuda-{attempt.name}", plan.folder / f"samples-{attempt.name}"
+    stops_file, pieces = plan.folder / f"stops-{attempt.name}", plan.batch.pieces
+    command = plan.command_on_cuda(-(-attempt.calls // plan.batch.calls) or MOST_CALLS)
+    variables = cuda_variables(folder, stops_file)
+    watcher = Watcher(attempt.goal, GrowingCudaCalls(folder, stops_file, pieces), samples, progress)
+    watch = ended_by_signal(unless_refused(watcher.watch, folder))
+    ending = run_benchmark(command, variables, watch, WATCH_S, plan.niceness)
+    watcher.end()
+    cut, batch = watcher.cut, plan.batch.calls
+    if cut is not None and not ending.interrupted:
+        ending = replace(ending, status=0)  # we ended it: not a failure
+    check_recorded(plan.call.entry.name, folder, ending)
+    progress("reading the recording")
+    made = attempt.calls or MOST_CALLS * batch  # by a program that ended by itself
+    calls, warmup = (made, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
+    table, known = f"{attempt.name}_events", Calls(None, warmup, UNKNOWN if ending.failed else calls, batch)
+    profile = load_cuda_profile(folder, stops_file, connection, table, known, pieces) or empty_profile(
+        connection, table
+    )
+    stops = repeated_stops(stops_file, pieces)
+    execution = Execution(
+        command=tuple(command),
+        more=(),
+        calls=calls,
+        warmup=warmup,
+        ending=ending,
+        profile=profile,
+        samples=samples,
+        watcher=watcher,
+        stops=None if stops is None else whole_stops(stops),
+        batch=batch,
+        cuda=cuda_facts(folder),
+    )
+    if ending.failed and profile.event_count == 0:
         error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")
         error.interrupted = ending.interrupted
         raise error

@@ -124,7 +124,7 @@ def record_launches(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
             break
         executions.append(result)
         times.append(call_times(result))
-        launch.profile.unlink()
+        launch.profile.unlink(missing_ok=True)
     if pending_signal():  # between two launches, or while a profile was read
         confirm_signal()
         executions[-1] = executions[-1].interrupted()

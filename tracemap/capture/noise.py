@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import structs
 
@@ -22,8 +22,6 @@ from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_count, format_ns, format_share, sum_of
 from tracemap.options.measure import LEAST_NICENESS
 from tracemap.runs.hook.samples import GrowingSamples
-from tracemap.runs.ireeprof.profile import GrowingProfile
-from tracemap.runs.ireeprof.records import cut_profile
 from tracemap.runs.model import UNKNOWN_NOISE, Noise
 
 # ---- niceness
@@ -353,6 +351,23 @@ class Cut:
     launch_count: int
 
 
+class GrowingCalls(Protocol):
+    """A recording that its program is still writing: the begin of each call, whole calls, and the size in bytes."""
+
+    begins_ns: list[int]
+    bytes: int
+
+    @property
+    def whole_calls(self) -> int:
+        """Number of complete calls."""
+
+    def read_on(self) -> None:
+        """Read what was added."""
+
+    def keep(self, calls: int) -> Integer:
+        """Leave out what came after the first calls, once the program has ended; returns the begin of the next call."""
+
+
 class Watcher:
     """Watcher of one execution.
 
@@ -361,14 +376,14 @@ class Watcher:
         cut: how the program was stopped; None: it ended by itself.
     """
 
-    def __init__(self, goal: Goal | None, profile: Path, samples: Path, progress: Progress) -> None:
+    def __init__(self, goal: Goal | None, profile: GrowingCalls, samples: Path, progress: Progress) -> None:
         """Prepare for a program that has not started. Without a goal it is observed, but never stopped."""
         import numpy as np  # noqa: F401 - slow to import; must not happen while the program runs
 
         self.snapshots: list[Look] = []
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
-        self._path, self._profile = profile, GrowingProfile(profile)
+        self._profile = profile
         self._paused_before_ns = paused_ns()
         self._paused_ns = self._paused_before_ns
         self._launched_ns = time.monotonic_ns() - self._paused_before_ns
@@ -438,11 +453,8 @@ class Watcher:
         if self.cut is None:
             return
         self._profile.read_on()
-        begins, calls = self._profile.begins_ns, self.cut.calls
-        if calls:
-            more = len(begins) > calls
-            self.cut = replace(self.cut, until_ns=begins[calls] if more else UNKNOWN)
-            cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_calls)
+        if self.cut.calls:
+            self.cut = replace(self.cut, until_ns=self._profile.keep(self.cut.calls))
 
 
 def _has_printed_banner(pid: int) -> bool:

@@ -10,10 +10,12 @@ from typing import Final
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, call_count_flags, profiling_flags
 from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.capture.calling import Batch, Call, Program, batch_of, check_undecided, make_call, without_batches
+from tracemap.capture.cuda import check_cuda, is_cuda
 from tracemap.capture.inputs import NO_SAVED_INPUTS, SavedInputs
 from tracemap.capture.noise import niceness_to_run_at
 from tracemap.capture.run_names import Reservation
 from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, default_sample_hz
+from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import is_stream
 from tracemap.core.functions import Function
@@ -22,6 +24,23 @@ from tracemap.options.measure import CallOptions, RecordOptions
 
 FIXED_ITERATIONS: Final = 20
 """Default number of measured calls where no stopping rule applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedLaunches:
+    """The dispatch site of each launch, "" where the order leaves several, and diagnostics."""
+
+    sites: Sequence[str]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+LocateLaunches = Callable[[Sequence[str]], LocatedLaunches]
+"""Finds the dispatch sites of launches from their kernels, in the order in which the program submitted them."""
+
+
+def no_locations(kernels: Sequence[str]) -> LocatedLaunches:
+    """No sites, for a module without a map."""
+    return LocatedLaunches([""] * len(kernels), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,8 @@ class RecordRequest:
     """Inputs as Python values, instead of the options' inputs. Empty: the options decide."""
     kept: SavedInputs = NO_SAVED_INPUTS
     """Inputs saved in the module's bundle, used if the options name none."""
+    locate: LocateLaunches = no_locations
+    """Used for devices whose launches name no dispatch site, but are in the program's order."""
     check: Callable[[], None] = lambda: None
     """Raises an error if the module has changed meanwhile; the run is then not written."""
 
@@ -87,10 +108,12 @@ class Plan:
     def goal(self) -> Goal | None:
         """The goal of the stopping rule, in batches; None: a fixed number of calls.
 
-        With --cache-sim the number is fixed: simulated counts belong to one call, however many are timed.
+        With --cache-sim the number is fixed: simulated counts belong to one call, however many are timed. With counters
+        of a GPU, too: each kernel takes a hundred times as long while it is counted.
         """
         options = self.options
-        if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
+        counts_on_gpu = self.on_cuda and options.counters
+        if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer or counts_on_gpu:
             return None
         warmup = options.warmup if isinstance(options.warmup, Unknown) else self.batch.count(options.warmup)
         return Goal(options.precision / 100, options.seconds, self.sample_hz, warmup, self.launches)
@@ -103,7 +126,12 @@ class Plan:
         profile must hold all calls, and a device's own clock may restart with each process.
         """
         of_host = self.call.device.partition(":")[0] in HOST_DEVICES
-        return self.options.launches if of_host and not _single_process_option(self.options) else 1
+        return self.options.launches if (of_host or self.on_cuda) and not _single_process_option(self.options) else 1
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the program runs on a CUDA device, so that tracemap's library records it instead of IREE."""
+        return is_cuda(self.call.device)
 
     @property
     def flushes_on_timer(self) -> bool:
@@ -114,6 +142,11 @@ class Plan:
         """The command line that makes `calls` calls, warm-up included, and writes `profile`."""
         call = replace(self.call, flags=(*self.call.flags, *self.batch.flags, *more))
         return call.command(BENCHMARK_TOOL, *call_count_flags(calls), *profiling_flags(self.call.device, profile))
+
+    def command_on_cuda(self, batches: int) -> list[str]:
+        """The command line that makes calls in repetitions of their own, one batch in each, without a profile."""
+        call = replace(self.call, flags=(*self.call.flags, *self.batch.flags))
+        return call.command(BENCHMARK_TOOL, *call_count_flags(1, repetitions=batches))
 
     def unprofiled(self, device: str, calls: int) -> list[str]:
         """The command line for a device without the profiler: `calls` calls, timed one by one."""
@@ -144,10 +177,34 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     call = replace(call, flags=without_batches(call.flags))
     if request.caches is not None:
         check_device(call.device)
+    if is_cuda(call.device):
+        _check_cuda_options(options)
+        check_cuda()
     hz = options.sample_hz
     if isinstance(hz, Unknown):
         hz = default_sample_hz(options.seconds)
     return Plan(request, profile, call, folder, hz, niceness_to_run_at(options.nice), batch)
+
+
+_NOT_ON_CUDA: Final = {
+    "--sample": "it takes samples on CPUs",
+    "--keep-profile": "IREE writes no profile there",
+}
+
+
+def _check_cuda_options(options: RecordOptions) -> None:
+    """Reject options that CUDA devices do not have.
+
+    Raises:
+        UsageInvalid: there is one.
+    """
+    given = {
+        "--sample": options.sample_hz != 0,
+        "--keep-profile": options.keep_profile,
+    }
+    for name, why in _NOT_ON_CUDA.items():
+        if given[name]:
+            raise UsageInvalid(f"{name} does not work on CUDA devices: {why}")
 
 
 _SEE_CALL_OPTIONS: Final = "see --iterations, --seconds and --precision"

@@ -20,6 +20,8 @@ from tracemap.capture.counting import (
     devices_to_time,
     unprofiled_time,
 )
+from tracemap.capture.cuda import is_cuda
+from tracemap.capture.gpu_counters import GpuEvent, add_gpu_counts, gpu_events_to_count
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.noise import noise_diagnostic, own_niceness, unknown_noise_diagnostic
@@ -77,11 +79,16 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         options = request.options
         with reserve_run(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
-    check_profiles()
+    passes: Sequence[Sequence[Event]] = ()
+    gpu_events: Sequence[GpuEvent] = ()
     # The events to count, one tuple per additional execution: check that they can be counted before anything runs.
-    if request.options.counters or request.options.sample_hz:
-        check_hook()
-    passes = split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
+    if is_cuda(str(request.device)):
+        gpu_events = gpu_events_to_count(request.options.counters)
+    else:
+        check_profiles()
+        if request.options.counters or request.options.sample_hz:
+            check_hook()
+        passes = split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
     with temporary_folder() as folder:
         progress("generating inputs")
         plan = make_plan(request, request.reservation.profile, folder)
@@ -89,10 +96,12 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
             plan.options.compare_devices, plan.call.device
         )  # reject invalid devices before the program runs
         with interrupt_deferred():  # defer Ctrl-C: from the first launch on there is something to write
-            return _run(plan, passes, progress)
+            return _run(plan, passes, gpu_events, progress)
 
 
-def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> RecordedRun:
+def _run(
+    plan: Plan, passes: Sequence[Sequence[Event]], gpu_events: Sequence[GpuEvent], progress: Progress
+) -> RecordedRun:
     output = plan.request.output
     remedy = "record fewer calls with --iterations"
     with explained_out_of_memory("the events", remedy), open_database(available_memory(EXPORT_MEMORY)) as connection:
@@ -108,6 +117,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
             diagnostics.append(Diagnostic(PAUSED, text))
         optional = OptionalMeasurements(interrupted=ending.interrupted)
         diagnostics += _add_measurements(plan, launches, passes, optional, progress)
+        diagnostics += _add_gpu_counts(plan, launches, gpu_events, optional, progress)
         outcome = stopping_outcome(plan.goal, launches)
         diagnostics += _stopping_diagnostics(outcome, launches, plan.niceness)
         devices: tuple[DeviceTime, ...] = ()
@@ -119,6 +129,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         if not devices and _is_slowed_down(plan, launches):
             unprofiled = optional.measure("", lambda: unprofiled_time(plan, launches.median.value, progress))
         diagnostics += optional.diagnostics
+        if plan.on_cuda and launches.event_count:
+            located = plan.request.locate(launches.joined.events.launched_kernels())
+            launches.joined.events.set_sites(located.sites)
+            diagnostics += located.diagnostics
         progress("measuring the machine")
         own_ns = next((time.median_ns for time in unprofiled if time.device == plan.call.device), UNKNOWN)
         header = _header(plan, launches, outcome, diagnostics, devices, own_ns)
@@ -216,6 +230,21 @@ def _add_measurements(
         yield from optional.add("simulated counts", lambda: _add_caches(plan, events, caches, progress))
 
 
+def _add_gpu_counts(
+    plan: Plan, launches: Launches, events: Sequence[GpuEvent], optional: OptionalMeasurements, progress: Progress
+) -> tuple[Diagnostic, ...]:
+    """Add counts of a GPU to the timed events, unless the program failed."""
+    execution = launches.first
+    if not events or (execution.ending.failed and not execution.is_whole):
+        return ()
+    progress("counting events on the GPU")
+    batches = execution.calls // execution.batch
+    return optional.add(
+        "counts of events",
+        lambda: add_gpu_counts(launches.joined.events, lambda: plan.command_on_cuda(batches), events, plan.niceness),
+    )
+
+
 def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progress: Progress) -> tuple[Diagnostic, ...]:
     try:
         return add_caches(events, plan.simulated, caches, progress)
@@ -257,10 +286,10 @@ def _header(
         invocation=Invocation(median.value, median.low, median.high, reason),
         noise=launches.noise,
         inputs=tuple(given.said for given in plan.call.inputs),
-        peaks=measure_peaks(),
+        peaks=launches.first.cuda.peaks or measure_peaks(),
         programs=launches.joined.programs,
         buffers=launches.joined.buffers,
-        tools=tools_used(),
+        tools=(*tools_used(), *launches.first.cuda.tools),
         diagnostics=tuple(diagnostics),
         devices=devices,
         line_bytes=line_bytes(geometry(()).caches),

@@ -31,7 +31,7 @@ _DRIVERS: Final = {
     "local-sync": ("CPU, one thread", ""),
     "local-task": ("CPU, several threads", ""),
     "vulkan": ("GPUs through Vulkan", "install Vulkan's loader and a driver (Debian: libvulkan1 mesa-vulkan-drivers)"),
-    "cuda": ("NVIDIA GPUs: run, benchmark, not record", "on a machine with such a GPU, install NVIDIA's driver"),
+    "cuda": ("NVIDIA GPUs", "on a machine with such a GPU, install NVIDIA's driver"),
     "hip": ("AMD GPUs: run, benchmark, not record", "on a machine with such a GPU, install ROCm's HIP runtime"),
 }
 """Use and requirements of the runtime's drivers."""
@@ -112,6 +112,7 @@ def _abilities() -> Iterator[Ability]:
     yield _tried("HAL profiles", "record", _profiles)
     yield from _devices()
     yield _tried("hook", "hook, record --sample, record --counters", _hook)
+    yield _tried("CUPTI", "record on NVIDIA GPUs, hook env --device cuda", _cupti)
     yield _events()
     yield _tried("priority", "record", _priority)
     yield _tried("valgrind", "record --cache-sim", _simulation)
@@ -195,6 +196,18 @@ def _hook() -> tuple[str, str]:
     from tracemap.hook import library_path
 
     return str(library_path()), ""
+
+
+def _cupti() -> tuple[str, str]:
+    """NVIDIA's library is only found, not asked: without a driver, some of its versions crash."""
+    from tracemap.hook import HookUnavailable
+    from tracemap.hook.cuda import cuda_library_path, cupti_libraries
+
+    cuda_library_path()
+    found = cupti_libraries()
+    if not found:
+        raise HookUnavailable("NVIDIA's CUPTI is not installed; pip install 'tracemap[cuda]'")
+    return ", ".join(map(str, found)), ""
 
 
 def _events() -> Ability:

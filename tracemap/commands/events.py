@@ -38,6 +38,9 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     from tracemap.capture.counters import check_event, find_event, is_zen4, known_events, zen4_events
     from tracemap.core.files import show_in_format
 
+    if options.device == "cuda":
+        _list_gpu_events(names, options)
+        return
     events = [find_event(name) for name in names] or known_events()
     if options.all and is_zen4() and not names:
         events += zen4_events()
@@ -46,6 +49,44 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     if options.format == "text":
         opened = sum(item.opens for item in availabilities)
         print_message(f"{opened} of {len(availabilities)} events can be counted on this machine")
+
+
+def _list_gpu_events(names: tuple[str, ...], options: EventsOptions) -> None:
+    """List the events of GPUs; only a recording shows which of them a GPU has."""
+    from tracemap.capture.gpu_counters import GPU_EVENTS, find_gpu_event
+    from tracemap.core.errors import ToolMissing
+    from tracemap.core.files import show_in_format
+    from tracemap.core.toolchain import find_tool
+
+    events, reason = [find_gpu_event(name) for name in names] or list(GPU_EVENTS), ""
+    try:
+        find_tool("ncu")
+    except ToolMissing as error:
+        reason = str(error)
+
+    def text(out: TextIO) -> None:
+        from tracemap.reports.terminal.tables import Heading, console, print_table
+
+        headings = (Heading("event"), Heading("NVIDIA's name"), Heading("what it counts", words=True, least=20))
+        title = f"Cannot be counted here: {reason}" if reason else "Counted by Nsight Compute if the GPU has them"
+        print_table(console(out), title, headings, [(item.name, item.metric, item.description) for item in events])
+
+    def rows() -> dict[str, object]:
+        listed = [
+            {
+                "name": item.name,
+                "opens": not reason,
+                "mode": None,
+                "unit": "bytes" if item.name.endswith("-bytes") else "count",
+                "description": item.description or None,
+                "setting": item.metric,
+                "reason": reason or None,
+            }
+            for item in events
+        ]
+        return {"schema_version": 1, "kind": "events", "events": listed}
+
+    show_in_format(options.format, sys.stdout, text, rows)
 
 
 def _json(availabilities: Sequence[Availability]) -> dict[str, object]:

@@ -71,11 +71,17 @@ def env(options: HookEnvOptions) -> None:
     Example:
       eval "$(tracemap hook env -o calls --filter '*matmul*' --export)"
     """
+    if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
+        raise TargetUnwritable(f"{options.output}: is not a folder; make it first")
+    _print_variables(_cuda_variables(options) if options.device == "cuda" else _variables(options), options)
+
+
+def _variables(options: HookEnvOptions) -> dict[str, str]:
     from tracemap.capture.counters import events_to_count
     from tracemap.hook import HookSettings, environment
 
-    if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
-        raise TargetUnwritable(f"{options.output}: is not a folder; make it first")
+    if options.seconds:
+        raise UsageInvalid("--seconds works with --device cuda only: limit calls with --calls")
     _library()
     settings = HookSettings(
         filter=options.filter,
@@ -86,7 +92,33 @@ def env(options: HookEnvOptions) -> None:
         keep=options.keep,
         events=tuple(event.setting for event in events_to_count(options.counters)),
     )
-    variables = environment(options.output, settings)
+    return environment(options.output, settings)
+
+
+def _cuda_variables(options: HookEnvOptions) -> dict[str, str]:
+    from tracemap.hook import HookUnavailable
+    from tracemap.hook.cuda import CudaSettings, cuda_environment
+
+    given = {
+        "--filter": options.filter,
+        "--calls": options.calls,
+        "--every": options.every != 1,
+        "--counters": options.counters,
+    }
+    if name := next((name for name, value in given.items() if value), ""):
+        raise UsageInvalid(
+            f"{name} works on the CPU only: drop it, or limit the recording with --skip-ms and --seconds"
+        )
+    settings = CudaSettings(
+        megabytes=options.thread_mb, keep=options.keep, skip_ms=options.skip_ms, seconds=options.seconds
+    )
+    try:
+        return cuda_environment(options.output, settings)
+    except HookUnavailable as error:
+        raise ToolMissing(str(error)) from error
+
+
+def _print_variables(variables: dict[str, str], options: HookEnvOptions) -> None:
     if options.export:
         for name, value in variables.items():
             print_result_line(f"export {name}={shlex.quote(value)}")

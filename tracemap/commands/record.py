@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ import click
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_call, device_of, saved_inputs_of
-from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
+from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, located_launches, unchanged_module
 from tracemap.commands.streams import print_diagnostics, print_message, print_next, print_result_line, show_phases
 from tracemap.core.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.core.files import is_standard
@@ -143,6 +144,7 @@ def record(
             caches=caches,
             values=tuple(values),
             kept=saved_inputs_of(bundle),
+            locate=partial(located_launches, bundle.graph),
             check=check,
         )
         return record_request(request, progress)

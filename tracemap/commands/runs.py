@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.diagnostics import BEGINS_LATE, RECORDS_LOST, Diagnostic, has_slug
 from tracemap.core.errors import (
     BundleInvalid,
     BundleMissing,
@@ -41,9 +41,10 @@ from tracemap.core.files import (
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, join_names
+from tracemap.core.units import UNKNOWN, join_names, plural
 from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.columns import LAUNCH
+from tracemap.runs.model import CUPTI
 from tracemap.runs.runfile import with_events
 from tracemap.runs.sql import fill_table, open_database, reader_call
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.join.schedule_nfa import LaunchOrder
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
+    from tracemap.capture.plan import LocatedLaunches
     from tracemap.kernels.model import Culprit
     from tracemap.machine.images import Image
     from tracemap.map.build.model.model_facts import Edge
@@ -252,7 +254,7 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
     with open_database() as connection:
         kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
         try:
-            order = identify_launches(graph, kernels)
+            order = identify_launches(graph, kernels, from_start=_is_from_start(run.header))
         except UnknownOrder as why:
             text = f"{why}: the dispatch site of launches of shared kernels is unknown"
             header = _with_note(run.header, "launches-astray", text)
@@ -263,6 +265,31 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
         sited_run = with_events(run, _header(run.header, order), sited, folder)
     choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
     return replace(sited_run, site_choices=tuple(choices.items()))
+
+
+def located_launches(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunches:
+    """The dispatch sites of launches in the program's order, for a recording.
+
+    The order decides exactly where it leaves one site; otherwise reports split the cost evenly over the kernel's sites.
+    """
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
+    from tracemap.capture.plan import LocatedLaunches, no_locations
+
+    if not kernels:
+        return no_locations(kernels)
+    try:
+        order = identify_launches(graph, kernels, from_start=True)
+    except UnknownOrder as why:
+        text = f"{why}: the dispatch site of launches of shared kernels is unknown"
+        return LocatedLaunches([""] * len(kernels), (Diagnostic("launches-astray", text),))
+    names = [kind.sites[0] if len(kind.sites) == 1 else "" for kind in order.kinds]
+    sites = [names[number] for number in order.numbers]
+    several = sum(len(order.kinds[number].sites) > 1 for number in order.numbers)
+    if not several and not order.filtered:
+        return LocatedLaunches(sites, ())
+    launches = plural(len(sites), "launch", "launches")
+    text = f"the order of launches leaves several dispatch sites for {several:,} of {launches}"
+    return LocatedLaunches(sites, (Diagnostic("sites-by-order", text),))
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, order: LaunchOrder, names: Sequence[str]) -> None:
@@ -304,14 +331,25 @@ def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: LaunchOr
     return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
 
 
+def _is_from_start(header: RunHeader) -> bool:
+    """Whether the run has all launches of its process from the start on, in the program's order."""
+    by_cupti = any(tool.startswith(CUPTI) for tool in header.tools)
+    return by_cupti and not any(has_slug(header.diagnostics, slug) for slug in (BEGINS_LATE, RECORDS_LOST))
+
+
 def _with_note(header: RunHeader, slug: str, text: str) -> RunHeader:
     return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
 
 
 def _header(header: RunHeader, order: LaunchOrder) -> RunHeader:
     """The header with the number of invocations and a note on how sites were found."""
+    is_exact = _is_from_start(header) and not order.filtered and all(len(kind.sites) <= 1 for kind in order.kinds)
+    if is_exact and order.whole:
+        return structs.replace(header, iterations=order.calls)  # nothing is inferred
     text = "dispatch sites are inferred from the order of the launches"
-    if not order.whole:
+    if is_exact:
+        text = "the order of the launches gives their dispatch sites; the last invocation is incomplete"
+    elif not order.whole:
         text += "; the first or last invocation is incomplete, so the launches count as a part of the run"
     if order.filtered:
         text += "; kernels without any launch count as filtered out"

@@ -33,6 +33,9 @@ MEANS_ONLY: Final = "means-only"
 RECORDS_LOST: Final = "records-lost"
 """The runtime dropped events of the run, so the costs are higher than the sum of the rows."""
 
+BEGINS_LATE: Final = "begins-late"
+"""The recording of a GPU lacks the program's first work, so the first invocation may be incomplete."""
+
 TRANSFERS_UNTIMED: Final = "transfers-untimed"
 """Copies and fills run in one submission with kernels, and have no rows of their own."""
 

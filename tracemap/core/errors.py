@@ -225,11 +225,11 @@ class EventUnavailable(TracemapError):
 
 
 class DeviceUnprofiled(TracemapError):
-    """IREE's runtime cannot time kernels on the device that the program runs on."""
+    """Kernels cannot be timed on the device that the program runs on: by IREE's runtime, or on CUDA by CUPTI."""
 
     remedy = (
-        "build for Vulkan if the device supports it, or use the vendor's profiler; `tracemap attribute` reads the "
-        "tables of `nsys stats --report cuda_gpu_trace --format csv` and `ncu --csv`"
+        "do what the message says; or build for Vulkan if the device supports it, or use the vendor's profiler: "
+        "`tracemap attribute` reads the tables of `nsys stats --report cuda_gpu_trace --format csv` and `ncu --csv`"
     )
 
 

@@ -1,4 +1,4 @@
-"""Build the hook's C library with one call of the system's C compiler, for the package's build and for tests.
+"""Build the hook's C libraries, each with one call of the system's C compiler, for the package's build and for tests.
 
 This module imports nothing of tracemap, so `setup.py` can use it before the package is installed.
 """
@@ -16,6 +16,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 LIBRARY_NAME = "libtracemap_hook.so"
+CUDA_LIBRARY_NAME = "libtracemap_cuda.so"
+_SHARED = ("system.c", "files.c", "lock.c")
+"""Sources of the hook that the library for CUDA uses, too."""
 FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro"),
@@ -37,8 +40,10 @@ def check_platform() -> None:
         )
 
 
-def sources() -> list[Path]:
-    """The C files of the library."""
+def sources(name: str = LIBRARY_NAME) -> list[Path]:
+    """The C files of a library: the hook's, or `CUDA_LIBRARY_NAME`."""
+    if name == CUDA_LIBRARY_NAME:
+        return sorted((*(FOLDER / "cuda").glob("*.c"), *(FOLDER / shared for shared in _SHARED)))
     return sorted(FOLDER.glob("*.c"))
 
 
@@ -59,8 +64,8 @@ def find_compiler() -> list[str]:
     return [compiler]
 
 
-def compile_library(target: Path, flags: Sequence[str] = ()) -> Path:
-    """Build the library atomically; `flags` come after the usual ones.
+def compile_library(target: Path, flags: Sequence[str] = (), name: str = LIBRARY_NAME) -> Path:
+    """Build a library atomically; `flags` come after the usual ones, `name` is one that `sources` knows.
 
     Raises:
         HookUnavailable: wrong platform, no compiler, or the compiler fails; with its output.
@@ -70,7 +75,7 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> Path:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     # Reproducible build: debug information names files relative to the root of the sources.
     plain = (f"-ffile-prefix-map={Path.cwd()}=.", f"-ffile-prefix-map={FOLDER.parents[1]}=.")
-    command = [*find_compiler(), *FLAGS, *plain, *flags, "-o", str(temporary), *map(str, sources()), *LIBRARIES]
+    command = [*find_compiler(), *FLAGS, *plain, *flags, "-o", str(temporary), *map(str, sources(name)), *LIBRARIES]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

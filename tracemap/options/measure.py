@@ -118,7 +118,8 @@ class RecordOptions(CallOptions):
         "local-sync,local-task."
     )
     counters: tuple[str, ...] = name_list(
-        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`."
+        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`. "
+        "On a CUDA device: such as l2-misses,dram-bytes."
     )
     counters_per_pass: int = count(
         0, "Maximum number of events to count in one execution.  [default: as many as the processor counts at a time]"
@@ -284,6 +285,9 @@ class HookEnvOptions(Options):
     output: Path = required(
         "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
     )
+    device: Literal["local", "cuda"] = option(
+        "local", "Work to record: calls on the CPU, or kernels and copies on NVIDIA GPUs."
+    )
     filter: str = option(
         "",
         "Only kernels whose name matches this pattern.  [default: all]",
@@ -297,6 +301,9 @@ class HookEnvOptions(Options):
         at_least=0,
         at_most=1_000_000_000,
         variable="IREE_HOOK_SKIP_START_MS",
+    )
+    seconds: int = count(
+        0, "On a GPU: record for this long after --skip-ms.  [default: no limit]", at_least=0, at_most=_MOST_CALLS
     )
     calls: int = count(0, "Maximum number of calls to record.  [default: no limit]", at_least=0, at_most=_MOST_CALLS)
     every: int = count(1, "Record only one call in N.", at_most=_MOST_CALLS)
@@ -320,6 +327,7 @@ class HookEnvOptions(Options):
 class EventsOptions(Options):
     """Options of `events`: events to list, and the output."""
 
+    device: Literal["local", "cuda"] = option("local", "Events of this machine's CPUs, or of NVIDIA GPUs.")
     all: bool = option(False, "On AMD's Zen 4: also list its raw events.")
     format: Literal["text", "json"] = option("text", "A table, or JSON with the hook's setting for each event.")
 

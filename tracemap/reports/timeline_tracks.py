@@ -23,6 +23,7 @@ _TRACK_OF: Final = {
     "copy": "transfers",
     "fill": "transfers",
     "update": "transfers",
+    "migration": "transfers",
     "alloca": "memory",
     "dealloca": "memory",
 }

@@ -142,7 +142,9 @@ def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...
 
 
 def unit_of(metric: str) -> str:
-    """The unit of a metric: `ns` for times and for perf's two clocks in any mode, else `count`."""
+    """The unit of a metric: `ns` for times and perf's two clocks, `bytes` for a GPU's `…-bytes`, else `count`."""
+    if metric.endswith("-bytes"):
+        return "bytes"
     return "ns" if metric in TIME_METRICS or metric.partition(":")[0] in ("cpu-clock", "task-clock") else "count"
 
 

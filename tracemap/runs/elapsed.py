@@ -57,7 +57,7 @@ class MeasuredSpan:
 # active from its start. Rows of dispatches are within the row of their submission.
 _ACTIVITIES: Final = """
 SELECT start_ns AS s, start_ns + duration_ns AS e,
-    CASE kind WHEN 'dispatch' THEN 0 WHEN 'copy' THEN 1 WHEN 'fill' THEN 1 WHEN 'update' THEN 1 ELSE 2 END AS part
+    CASE WHEN kind = 'dispatch' THEN 0 WHEN kind IN ('copy', 'fill', 'update', 'migration') THEN 1 ELSE 2 END AS part
 FROM rows UNION ALL
 SELECT least(submitted_ns, start_ns), start_ns + duration_ns, 2 FROM rows WHERE submitted_ns IS NOT NULL
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tracemap.runs.columns import LAUNCH
 from tracemap.runs.sql import first_integer, quoted
 
 if TYPE_CHECKING:
@@ -141,6 +142,24 @@ class EventTable:
             f"CREATE OR REPLACE TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
             f"FROM (SELECT * EXCLUDE row FROM {rows or self.name} ORDER BY {keys}, row)"
         )
+
+    def launched_kernels(self) -> list[str]:
+        """The kernels of the launches in the program's order, for tables with the column `columns.LAUNCH`."""
+        query = f"SELECT kernel FROM {self.name} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+        return [str(kernel) for (kernel,) in self.connection.execute(query).fetchall()]
+
+    def set_sites(self, sites: Sequence[str]) -> None:
+        """Set the dispatch site of each launch, in the program's order ("": unknown), and drop the order's column."""
+        import numpy as np
+
+        located = {"launch": np.arange(len(sites), dtype=np.int64), "site": np.array([*sites], dtype=object)}
+        self.connection.register("located_launches", located)
+        number = f"(SELECT *, CASE WHEN {LAUNCH} IS NOT NULL THEN row_number() OVER (PARTITION BY {LAUNCH} IS NULL "
+        number += f"ORDER BY {LAUNCH}) - 1 END AS launch FROM {self.name})"
+        rows = f"""(SELECT event.* EXCLUDE ({LAUNCH}, launch) REPLACE (nullif(located.site, '') AS site)
+            FROM {number} AS event LEFT JOIN located_launches AS located USING (launch))"""
+        self.sort("row", rows)
+        self.connection.unregister("located_launches")
 
     def in_order(self) -> duckdb.DuckDBPyRelation:
         """The rows in the order in which they are written, which is that of the table."""

@@ -176,11 +176,14 @@ class CacheSpeed(Record, frozen=True):
 
 
 class Peaks(Record, frozen=True):
-    """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known."""
+    """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known.
+
+    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`).
+    """
 
     operations_per_second: Positive
     bytes_per_second: Positive
-    source: Literal["measured", "assumed"]
+    source: Literal["measured", "assumed", "specified"]
     caches: tuple[CacheSpeed, ...] = ()
 
 
@@ -331,6 +334,8 @@ def parse_header(data: bytes, where: str) -> RunHeader:
 class EventKind(enum.StrEnum):
     """Kinds of events. `execute` spans a whole submission; its dispatches have rows of their own.
 
+    `migration`: managed memory that moves to or from a GPU, since the program touches it there.
+
     `step`: a measurement at one line of kernel IR: a sample of the program counter, or a simulator's counts. Its values
     split the cost of dispatches over the ops of the kernel. It has no times.
     """
@@ -339,6 +344,7 @@ class EventKind(enum.StrEnum):
     COPY = "copy"
     FILL = "fill"
     UPDATE = "update"
+    MIGRATION = "migration"
     ALLOCA = "alloca"
     DEALLOCA = "dealloca"
     EXECUTE = "execute"
@@ -374,7 +380,7 @@ COLUMNS: dict[str, str] = {
 `kind` defaults to dispatch. `call`: index of the execution of its site or command. `invocation`: index of the
 invocation of the entry point, from 0, warm-up included. `start_ns` and `submitted_ns` are on the run's clock;
 `submitted_ns` is the time of submission by the host (for a dispatch, its `execute` has it). `workgroups_x` …: workgroup
-counts of a dispatch. `payload_bytes`: bytes that a copy, fill or update moves, an alloca allocates or a
+counts of a dispatch. `payload_bytes`: bytes that a copy, fill, update or migration moves, an alloca allocates or a
 dealloca releases. `covered_ns`: the part of an execute's duration in which a dispatch of it ran. `step`: a line of
 kernel IR (0: machine code without a line). `address`: an address in the executable's ELF image, in the address space of
 its symbols.
@@ -407,6 +413,9 @@ def invocations_counted(metric: str, iterations: Integer) -> Integer:
     is_simulated = metric in STEP_METRICS and metric != SAMPLES
     return 1 if is_simulated and isinstance(iterations, int) else iterations
 
+
+CUPTI: Final = "CUPTI"
+"""The start of the tool's name in headers of runs that CUPTI recorded; their launches are in the program's order."""
 
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """The columns of `COLUMNS` that are metrics."""

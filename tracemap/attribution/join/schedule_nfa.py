@@ -427,11 +427,12 @@ class LaunchOrder:
         ]
 
 
-def identify_launches(graph: TraceGraph, kernels: Sequence[str]) -> LaunchOrder:
+def identify_launches(graph: TraceGraph, kernels: Sequence[str], *, from_start: bool = False) -> LaunchOrder:
     """Identify launches from the names of their code in order.
 
     Launches of kernels that the program does not have are skipped, as those of other modules. Launches that do not form
     whole calls are a part of a run, or the tool left out some kernels. If both explanations match, both are candidates.
+    With `from_start`, all launches from the program's start on are there, so only the last call can be incomplete.
 
     Raises:
         UnknownOrder: no path through the program has these launches, the paths are unknown, or there are too many.
@@ -441,7 +442,10 @@ def identify_launches(graph: TraceGraph, kernels: Sequence[str]) -> LaunchOrder:
     if not ours:
         raise UnknownOrder("no kernel of the program was launched")
     automaton = Automaton(graph)
-    order = _fit(automaton, ours, whole=True) or _incomplete(graph, automaton, ours)
+    order = _fit(automaton, ours, whole=True)
+    if order is None and from_start:
+        order = _fit(automaton, ours, whole=False, from_start=True)
+    order = order or _incomplete(graph, automaton, ours)
     if order is None:
         raise UnknownOrder("the program never launches the kernels in this order")
     if len(ours) == len(kernels):
@@ -478,15 +482,17 @@ def _either(first: LaunchOrder, second: LaunchOrder) -> LaunchOrder:
     return LaunchOrder(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
 
 
-def _fit(automaton: Automaton, kernels: Sequence[str], *, whole: bool) -> LaunchOrder | None:
+def _fit(automaton: Automaton, kernels: Sequence[str], *, whole: bool, from_start: bool = False) -> LaunchOrder | None:
     """The candidates of each launch; None if no path matches.
 
-    `whole`: the first launch must begin the program or a call, and the last must end a call.
+    `whole`: the first launch must begin the program or a call, and the last must end a call. `from_start`: only the
+    former.
     """
     paths = _Paths[str](
         automaton.following, lambda state, kernel: automaton.states[state].kernel == kernel, MOST_STATES
     )
-    first, last = (automaton.first, automaton.last) if whole else (automaton.reachable, None)
+    first = automaton.first if whole or from_start else automaton.reachable
+    last = automaton.last if whole else None
     on_path = paths.fit(kernels, first, last)
     if on_path is None:
         return None

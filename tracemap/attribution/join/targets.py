@@ -105,7 +105,7 @@ def _same_command(static: Command, recorded: RecordedCommand) -> bool:
 
 
 # Numbers for events without a target; numbers of targets start at 0.
-UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS = -1, -2, -3, -4, -5
+UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS, MIGRATED = -1, -2, -3, -4, -5, -6
 
 
 @dataclass(frozen=True, slots=True)

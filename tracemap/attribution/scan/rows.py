@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, UNMATCHED, Target
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, MIGRATED, OUTSIDE_KERNELS, UNMATCHED, Target
 from tracemap.attribution.scan.connection import MILLIONTHS, Tables, value_column, value_of
 from tracemap.attribution.scan.event_lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source, clauses
 from tracemap.core.errors import RunInvalid
@@ -23,7 +23,8 @@ from tracemap.runs.sql import keep_compressed, quoted
 TARGET: Final = f"""
 CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
                      WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
-                     WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
+                     WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} WHEN 'migration' THEN {MIGRATED}
+                     ELSE {UNMATCHED} END AS INTEGER)
 """
 """The target of an `event` in SQL, from the `clauses` for dispatches and transfers."""
 _RESOLVED = f"""

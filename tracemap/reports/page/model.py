@@ -74,7 +74,7 @@ class RoofPoint(Record, frozen=True, array_like=True):
 
 
 class Roofline(Record, frozen=True):
-    """The peaks of one core, and the ops and kernels below them.
+    """The peaks of one core or a GPU, and the ops and kernels below them.
 
     Attributes:
         metric: index of the metric of the times.

@@ -168,14 +168,17 @@ class _Work:
 
 
 def roofline_of(costed: MapCosts) -> Roofline | None:
-    """The roofline of a page; None without a run that measured CPU time."""
+    """The roofline of a page; None without a run that measured CPU time, or the time of a GPU with known peaks."""
     attribution = costed.attribution
-    metric_index = next((index for index, metric in enumerate(costed.metrics) if metric.name == DEFAULT_METRIC), -1)
-    if attribution is None or metric_index < 0:
+    if attribution is None:
         return None
     peaks = attribution.run.peaks
+    timed = "duration_ns" if peaks.source == "specified" else DEFAULT_METRIC
+    metric_index = next((index for index, metric in enumerate(costed.metrics) if metric.name == timed), -1)
+    if metric_index < 0:
+        return None
     points, unknown = [], 0
-    for entries in (_ops(costed), _kernels(costed)):
+    for entries in (_ops(costed, timed), _kernels(costed, timed)):
         ranked = sorted(entries, key=lambda entry: -entry[2])
         for kind, name, time_ns, work in ranked[:MOST_POINTS]:
             if not work.is_known or not work.operations + work.bytes:
@@ -193,23 +196,23 @@ def _op_title(op: Op) -> str:
     return op.node or without_dialect(op.name)
 
 
-def _ops(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:
+def _ops(costed: MapCosts, timed: str) -> Iterator[tuple[str, str, int, _Work]]:
     works: Mapping[str, _Work] = defaultdict(_Work)
     for site in costed.graph.sites:
         if site_result := costed.site_results.get(site.id):
             for member in site.members:
                 works[member.op].add(member, site_result.calls)
     for op, result in costed.op_results.items():
-        if (time_ns := result.metrics[DEFAULT_METRIC].attributed) > 0 and op in works:
+        if (time_ns := result.metrics[timed].attributed) > 0 and op in works:
             yield "op", str(op), time_ns, works[op]
 
 
-def _kernels(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:
+def _kernels(costed: MapCosts, timed: str) -> Iterator[tuple[str, str, int, _Work]]:
     works: Mapping[str, _Work] = defaultdict(_Work)
     times: dict[str, int] = defaultdict(int)
     for site in costed.graph.sites:
         if site.members and (result := costed.site_results.get(site.id)):
-            times[site.kernel] += result.metrics[DEFAULT_METRIC].total
+            times[site.kernel] += result.metrics[timed].total
             for member in site.members:
                 works[site.kernel].add(member, result.calls)
     for kernel, time_ns in times.items():

@@ -101,7 +101,7 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
         if value >= 1 << 63:
             raise RunInvalid(f"{path}: {name} is {value}, which is out of range")
     with refused_as_damaged(path):
-        about = _json_of(piece(about_at, about_bytes))
+        about = json_of(piece(about_at, about_bytes))
     return FileHead(dict.fromkeys(kind.newer_names, 0) | header, tuple(record_fields), about, data_offset)
 
 
@@ -162,7 +162,8 @@ def _layout(path: Path, text: bytes, version: int, kind: FileKind) -> tuple[list
     return tuple(sections.values())
 
 
-def _json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
+def json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
+    """The JSON of a record file; raises ValueError if it is none, or no text that can be stored."""
     parsed = json.loads(text.decode("utf-8", errors="replace"))
     if b"\\u" in text:  # half a surrogate pair, which the hook never writes and nothing can store, raises ValueError
         json.dumps(parsed, ensure_ascii=False).encode()
@@ -262,6 +263,8 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
             f"{folder}: is a bundle, not a recording of the hook; name the folder that the hook recorded into, or show "
             f"the map: tracemap show {folder}"
         )
+    if not processes and any(folder.glob("cuda-*.jsonl")):
+        raise RunInvalid(f"{folder}: has a recording of a GPU, which is a run: tracemap attribute {folder}")
     if not processes:
         raise RunEmpty(
             f"{folder}: has no recording of the hook: no executable of IREE was loaded under it, or it could not "
@@ -353,7 +356,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
     for number, text in enumerate(lines, start=1):
         with refused_as_damaged(path, f"line {number}"):
-            line = _json_of(text)
+            line = json_of(text)
             if not isinstance(line, dict):
                 raise TypeError("a line is no object")
             if (number == 1) != (line["kind"] == "process"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunInvalid
 from tracemap.core.units import UNKNOWN, Integer
+from tracemap.runs.columns import LAUNCH
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.calls import (
     CLOCKS,
@@ -28,6 +29,7 @@ from tracemap.runs.ireeprof.calls import (
 from tracemap.runs.ireeprof.records import (
     FILE_HEADER_BYTES,
     clock_of_events,
+    cut_profile,
     drop_records,
     invalid_times,
     load_buffers,
@@ -140,6 +142,12 @@ class GrowingProfile:
                 self.end_of_events = base + done
         self.bytes = base + done
         return done > 0
+
+    def keep(self, calls: int) -> Integer:
+        """Remove the records after the first calls, once the program has ended; returns the begin of the next call."""
+        more = len(self.begins_ns) > calls
+        cut_profile(self._path, self.places[calls] if more else self.end_of_calls)
+        return self.begins_ns[calls] if more else UNKNOWN
 
 
 def _whole_records(data: bytes) -> Iterator[tuple[int, int]]:
@@ -330,13 +338,15 @@ _APPENDED_ROWS: Final = """
 SELECT event.* EXCLUDE row REPLACE (
     coalesce(renamed.new_id, event.command_buffer_id) AS command_buffer_id,
     event.submission_id + before.submissions AS submission_id,
-    event.invocation + before.invocations AS invocation)
+    event.invocation + before.invocations AS invocation{launch})
 FROM {events} AS event
 CROSS JOIN (SELECT coalesce(max(submission_id), 0) AS submissions, coalesce(max(invocation) + 1, 0) AS invocations
             FROM {before}) AS before
 LEFT JOIN renamed_buffers AS renamed ON event.command_buffer_id = renamed.id
 ORDER BY event.row
 """
+_LATER_LAUNCHES: Final = f", event.{LAUNCH} + (SELECT coalesce(max({LAUNCH}) + 1, 0) FROM {{before}}) AS {LAUNCH}"
+"""The order of launches goes on from process to process, in runs that have it."""
 # As within a process, calls of a command are counted over all one-shot buffers with the same commands.
 _RECOUNTED_CALLS: Final = """
 (SELECT event.* REPLACE (row_number() OVER (
@@ -368,7 +378,8 @@ def join_profiles(profiles: Sequence[Profile]) -> JoinedProfiles:
             unlisted = _UNLISTED_BUFFERS.format(before=events.name, events=profile.events.name)
             renamed = [(int(number), int(new)) for number, new in connection.execute(unlisted).fetchall()]
         fill_table(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
-        events.add_rows(_APPENDED_ROWS.format(events=profile.events.name, before=events.name))
+        launch = _LATER_LAUNCHES.format(before=events.name) if LAUNCH in connection.table(events.name).columns else ""
+        events.add_rows(_APPENDED_ROWS.format(events=profile.events.name, before=events.name, launch=launch))
         connection.execute(f"DROP TABLE {profile.events.name}")
     fill_table(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
     events.sort("row", _RECOUNTED_CALLS.format(events=events.name))

@@ -24,10 +24,12 @@ from tracemap.core.files import (
 from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.runs.columns import LAUNCH, kernel_name
+from tracemap.runs.cuda.recording import is_process_file, only_process, process_files
 from tracemap.runs.ireeprof.calls import NOTHING_KNOWN, KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY, copy_whole_records
 from tracemap.runs.model import UNKNOWN_HEADER, Run
+from tracemap.runs.readers.cuda_recording import read_cuda_recording
 from tracemap.runs.readers.google_benchmark import read_google_benchmark
 from tracemap.runs.readers.hook_csv import FIXED, read_hook_csv
 from tracemap.runs.readers.nsight import (
@@ -82,6 +84,8 @@ def reader_of(path: Path) -> Reader | None:
     Raises:
         RunInvalid: the file cannot be read, or needs conversion; the message says how.
     """
+    if is_process_file(path):
+        return read_cuda_recording
     with open_stored_file(path, RunInvalid) as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_PROFILE_MARK):
@@ -200,6 +204,8 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     """
     if is_file(str(path)):
         return _open_file(path, folder, dispatch)
+    if path.is_dir() and (processes := process_files(path)):
+        return replace(_open_file(only_process(path, processes), folder, dispatch), given=str(path))
     _refuse_folder(path)
     copy, name = folder / "stdin.csv", display_name(str(path))
     copy_user_input(str(path), copy, RunInvalid)  # a table is read more than once

@@ -31,7 +31,7 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   svg.append("g").attr("class", "axis").attr("transform", "translate(" + ROOF.left + ",0)")
     .call(charts.axisLeft(y).tickValues(decades(y.domain())).tickFormat(perSecond));
   svg.append("text").attr("class", "axis-name").attr("x", width - ROOF.right).attr("y", ROOF.height - 5).attr("text-anchor", "end").text("operations per byte →");
-  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text("↑ operations per second on one core");
+  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text(`↑ operations per second on ${roof.source === "specified" ? "the GPU" : "one core"}`);
   const [from, to] = x.domain();
   const bend = Math.min(to, Math.max(from, ridge));
   const corners = [[from, from * bandwidth], [bend, Math.min(peak, bend * bandwidth)], [to, Math.min(peak, to * bandwidth)]];

@@ -1,0 +1,292 @@
+"""Check recordings on an NVIDIA GPU: `python -m tests.gpu.check`, in at most five minutes.
+
+The check builds four samples (or takes the bundles of `--bundles FOLDER`, as the tests name them), and compares what a
+GPU gives with what it must give: outputs equal to the CPU's, every launch at its site, equal layers alike, books that
+balance, and a small overhead. Results go to a file of `tests/gpu/recorded/`, with date, driver and card. Steps that do
+not fit into the time are listed as not reached; the status is 1 if any step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import sites_in_order
+from tests.gpu.standins import NOTHING, RECORDED
+from tests.support import SAMPLES
+from tracemap.core.toolchain import find_tool
+from tracemap.hook.cuda import CudaSettings, cuda_environment, cupti_libraries
+from tracemap.runs.cuda.recording import process_files, read_activity, read_process
+
+TARGET = "sm_86"
+CALLS = 200
+LAUNCHES = {"hand_repeat12": 12, "jax_gpt2_4l": 61, "torch_resnet18_small": 33}
+"""Launches per call of programs without branches, as recorded on an H100."""
+MOST_DIFFERENCE = 0.02
+"""Between the medians of equal layers."""
+MOST_OVERHEAD = 0.05
+PACKAGES = ("iree-base-runtime", "iree-base-compiler", "nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12")
+
+
+@dataclass
+class Report:
+    """What was found, step by step."""
+
+    limit_s: float
+    begun_s: float = field(default_factory=time.monotonic)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit."""
+        return self.limit_s - (time.monotonic() - self.begun_s)
+
+    def step(self, name: str, least_s: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do a step that needs at least some seconds, and print how it ended."""
+        begun, facts = time.monotonic(), {}
+        try:
+            if self.left_s < least_s:
+                status = "not reached"
+            else:
+                facts = work()
+                status = "ok" if all(value for key, value in facts.items() if key.startswith("is_")) else "failed"
+        except Exception as error:  # whatever it is, the other steps go on
+            status, facts = "failed", {"error": f"{type(error).__name__}: {str(error)[-2000:]}"}
+        row = {"step": name, "status": status, "seconds": round(time.monotonic() - begun, 1), **facts}
+        self.steps.append(row)
+        print(json.dumps(row), flush=True)
+        return facts
+
+
+def run(*words: str | Path, variables: Mapping[str, str] = NOTHING, limit_s: float = 120) -> str:
+    """Run a program to its end; raises an error with its output if it fails."""
+    command, environment = [str(word) for word in words], {**os.environ, **variables}
+    done = subprocess.run(
+        command, env=environment, cwd=SAMPLES, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"{' '.join(command[:6])} …: status {done.returncode}\n{done.stdout[-500:]}{done.stderr[-1500:]}"
+        )
+    return done.stdout
+
+
+def tracemap(*words: str | Path) -> str:
+    """Run a command of tracemap."""
+    return run(sys.executable, "-m", "tracemap", *words)
+
+
+def environment_of_machine() -> dict[str, Any]:
+    """Date, card, driver and versions."""
+
+    def version_of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    query = "--query-gpu=name,driver_version,memory.total,compute_cap,mig.mode.current"
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "card": run("nvidia-smi", query, "--format=csv,noheader").strip(),
+        "system": f"{platform.system()} {platform.release()}",
+        "packages": {package: version_of(package) for package in PACKAGES},
+        "cupti": [path.name for path in cupti_libraries()],
+    }
+
+
+class Checks:
+    """The steps, over bundles for the GPU and the CPU in one folder."""
+
+    def __init__(self, folder: Path, bundles: Path | None) -> None:
+        self.folder, self.bundles = folder, bundles
+
+    def bundle(self, model: str, device: str) -> Path:
+        """A sample's bundle, built if `--bundles` has none."""
+        name = f"{model}-cuda.tracemap" if device == "cuda" else f"{model}.tracemap"
+        for place in filter(None, (self.bundles, self.folder)):
+            if (place / name).is_dir():
+                return place / name
+        options = ("--device", "cuda") if device == "cuda" else ()
+        flags = ("--", f"--iree-cuda-target={TARGET}") if device == "cuda" else ()
+        tracemap("build", SAMPLES / "models" / f"{model}.mlir", *options, "-o", self.folder / name, *flags)
+        return self.folder / name
+
+    def flags(self, model: str) -> tuple[str | Path, ...]:
+        """The flags with a sample's inputs."""
+        return ("--flagfile", SAMPLES / "flags" / f"{model}.flags")
+
+    def outputs(self, model: str) -> dict[str, Any]:
+        """The outputs of the GPU against the CPU's."""
+        expected = self.folder / f"{model}.npy"
+        tracemap("run", self.bundle(model, "local"), *self.flags(model), f"--output=@{expected}")
+        tracemap("run", self.bundle(model, "cuda"), *self.flags(model), f"--expected-output=@{expected}")
+        return {"model": model, "is_equal": True}
+
+    def recorded(self, model: str, *flags: str) -> dict[str, Any]:
+        """`record`, and whether every launch is at its site and the books balance."""
+        bundle, table = self.bundle(model, "cuda"), self.folder / f"{model}{len(flags)}.parquet"
+        words: tuple[str | Path, ...] = (
+            "--iterations",
+            str(CALLS),
+            "-o",
+            table,
+            "--force",
+            *(("--", *flags) if flags else ()),
+        )
+        tracemap("record", bundle, *self.flags(model), *words)
+        result = json.loads(tracemap("attribute", table, "--map", bundle, "--format", "json"))
+        (metric,) = result["metrics"]
+        rest = sum(row["metrics"]["duration_ns"] for row in result["unattributed"])
+        elapsed = result["run"]["elapsed"]
+        parts = [value for name, value in elapsed.items() if name.endswith("_ns")]
+        calls = {site["site"]: site["calls"] for site in result["sites"] if site["calls"]}
+        facts = {
+            "model": model,
+            "flags": flags,
+            "slugs": sorted({item["slug"] for item in result["diagnostics"]}),
+            "elapsed_ns": result["run"]["elapsed_ns"],
+            "elapsed": elapsed,
+            "is_balanced": metric["measured"] == metric["attributed"] + rest,
+            "is_elapsed_explained": sum(parts) == result["run"]["elapsed_ns"],
+            "is_exact": not {item["slug"] for item in result["diagnostics"]} & {"sites-by-order", "split-evenly"},
+        }
+        if model in LAUNCHES:
+            per_call = Counter(sites_in_order(bundle))
+            facts["launches_per_call"] = sum(per_call.values())
+            facts["is_every_launch_there"] = calls == {site: CALLS * count for site, count in per_call.items()}
+        medians = {site["site"]: site["metrics"]["duration_ns"]["per_call"]["median"] for site in result["sites"]}
+        return {**facts, "medians": {site: ns for site, ns in medians.items() if site in calls}}
+
+    def counted(self, model: str) -> dict[str, Any]:
+        """`record --counters`: the sums of a kernel's launches, or why there are none."""
+        bundle, table = self.bundle(model, "cuda"), self.folder / f"{model}-counted.parquet"
+        words = ("--counters", "l2-misses,dram-bytes", "--iterations", "2", "--warmup", "1", "-o", table)
+        tracemap("record", bundle, *self.flags(model), *words)
+        result = json.loads(tracemap("attribute", table, "--map", bundle, "--format", "json"))
+        sums = {metric["name"]: metric["measured"] for metric in result["metrics"]}
+        notes = [item for item in result["diagnostics"] if item["slug"] in ("no-counters", "counters-unmatched")]
+        return {"model": model, "sums": sums, "notes": notes, "is_counted": sums.get("l2-misses", 0) > 0}
+
+    def layers(self, model: str) -> dict[str, Any]:
+        """How much the medians of equal layers differ: sites that share their kernel."""
+        facts = self.recorded(model)
+        bundle = json.loads(tracemap("show", self.bundle(model, "cuda"), "--format", "json"))
+        kernel_of = {site["id"]: site["kernel"] for site in bundle["sites"]}
+        groups: dict[str, list[float]] = {}
+        for site, ns in facts["medians"].items():
+            groups.setdefault(kernel_of[site], []).append(ns)
+        # Kernels of a few microseconds differ by the clock's ticks.
+        spread = {
+            kernel: round((max(values) - min(values)) / statistics.median(values), 4)
+            for kernel, values in groups.items()
+            if len(values) > 1 and statistics.median(values) > 5000
+        }
+        return {
+            "model": model,
+            "spread": spread,
+            "is_alike": all(value <= MOST_DIFFERENCE for value in spread.values()),
+        }
+
+    def ms_per_call(self, model: str, variables: dict[str, str]) -> float:
+        """Time of a call in the stock benchmark."""
+        words = (
+            f"--flagfile={SAMPLES / 'flags' / model}.flags",
+            "--benchmark_min_time=200x",
+            "--benchmark_repetitions=5",
+        )
+        module = self.bundle(model, "cuda") / "module.vmfb"
+        output = run(
+            find_tool("iree-benchmark-module"), f"--module={module}", "--device=cuda", *words, variables=variables
+        )
+        units = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
+        found = re.findall(r"real_time +([0-9.]+) (ns|us|ms|s) ", output)
+        return min(float(number) * units[unit] for number, unit in found)
+
+    def overhead(self, model: str) -> dict[str, Any]:
+        """The time of a call with and without the library, in turns."""
+        plain, injected = [], []
+        for number in range(3):
+            folder = self.folder / f"overhead-{model}-{number}"
+            folder.mkdir()
+            plain.append(self.ms_per_call(model, {}))
+            injected.append(self.ms_per_call(model, cuda_environment(folder)))
+        ratio = min(injected) / min(plain) - 1
+        # The promise is for a real model; calls of small ones are shorter than what a record costs per launch.
+        return {"model": model, "plain_ms": plain, "injected_ms": injected, "overhead": round(ratio, 4)}
+
+    def ended(self, number: signal.Signals) -> dict[str, Any]:
+        """What is there of a program that a signal ends: whole records of whole kernels."""
+        folder = self.folder / f"ended-{number.name}"
+        folder.mkdir()
+        module = self.bundle("hand_repeat12", "cuda") / "module.vmfb"
+        words = (f"--flagfile={SAMPLES / 'flags' / 'hand_repeat12'}.flags", "--benchmark_min_time=1000000x")
+        command = [str(find_tool("iree-benchmark-module")), f"--module={module}", "--device=cuda", *words]
+        variables = {**os.environ, **cuda_environment(folder, CudaSettings(megabytes=64, keep="newest"))}
+        with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            time.sleep(5)
+            child.send_signal(number)
+            status = child.wait(timeout=30)
+        (path,) = process_files(folder)
+        process = read_process(path)
+        activity = read_activity(process)
+        return {
+            "signal": number.name,
+            "exit_status": status,
+            "kernels": len(activity.work),
+            "dropped": activity.dropped,
+            "clock_width_ns": activity.width_ns,
+            "losses": process.losses,
+            "is_ended_by_it": status == -number,
+            "is_readable": len(activity.work) > 1000,
+            "is_end_written": process.ended == (number is signal.SIGTERM),
+        }
+
+
+def main() -> int:
+    """Run all steps; 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bundles", type=Path, help="folder with bundles built elsewhere")
+    parser.add_argument("--seconds", type=float, default=280, help="limit of the whole check")
+    parser.add_argument("-o", "--output", type=Path, default=RECORDED, help="folder for the results")
+    options = parser.parse_args()
+    report = Report(options.seconds)
+    machine = report.step("machine", 0, environment_of_machine)
+    with tempfile.TemporaryDirectory() as name:
+        checks = Checks(Path(name), options.bundles)
+        for model in LAUNCHES:
+            report.step("record", 20, lambda model=model: checks.recorded(model))  # type: ignore[misc]
+        report.step("record in a loop", 20, lambda: checks.recorded("hand_loop"))
+        report.step("record graphs", 20, lambda: checks.recorded("jax_gpt2_4l", "--cuda_use_streams=false"))
+        for model in ("hand_repeat12", "jax_gpt2_4l"):
+            report.step("equal layers", 20, lambda model=model: checks.layers(model))  # type: ignore[misc]
+            report.step("outputs", 20, lambda model=model: checks.outputs(model))  # type: ignore[misc]
+            report.step("overhead", 30, lambda model=model: checks.overhead(model))  # type: ignore[misc]
+        report.step("counters", 40, lambda: checks.counted("hand_repeat12"))
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            report.step("ended by a signal", 15, lambda number=number: checks.ended(number))  # type: ignore[misc]
+    card = re.sub(r"\W+", "-", str(machine.get("card", "no-card")).partition(",")[0]).strip("-").lower()
+    target = options.output / f"check-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}-{card}.json"
+    target.write_text(json.dumps(report.steps, indent=1) + "\n", encoding="utf-8")
+    print(target)
+    return int(any(step["status"] == "failed" for step in report.steps))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Stand-ins of NVIDIA's libraries and of its profiler."""
