@@ -167,6 +167,28 @@ def test_record_stops_by_its_rule_and_joins_launches(standins: StandIns, tmp_pat
     assert "split-evenly" not in slugs(result)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [1, 4])
+def test_calls_of_an_asynchronous_function_are_distinguished(standins: StandIns, tmp_path: Path, batch: int) -> None:
+    bundle, run = tmp_path / "async.tracemap", tmp_path / "run.parquet"
+    flags = ("--iree-cuda-target=sm_80", "--iree-execution-model=async-external")
+    check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "--device", "cuda", "-o", bundle, "--", *flags)
+    command = command_line(
+        *("record", bundle, "--flagfile", SAMPLES / "flags" / "hand_mlp.flags", "--iterations", "8", "--warmup", "4"),
+        *("-o", run, "--", f"--batch_size={batch}"),
+    )
+    done = subprocess.run(
+        command, env={**os.environ, **standins.variables()}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    calls = (
+        duckdb.read_parquet(str(run))
+        .filter("kind = 'dispatch'")
+        .aggregate("invocation, warmup, count(*), count(DISTINCT site)", "invocation, warmup")
+    )
+    assert sorted(calls.fetchall()) == [(call, call < 4, 4, 4) for call in range(12)]
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("faults", "text"),

@@ -80,7 +80,13 @@ def in_submission_order(activity: Activity) -> npt.NDArray[Any]:
     import numpy as np
 
     work = activity.work
-    return work[np.lexsort((work["start_ns"], work["graph_node"], work["correlation"]))]
+    calls = work["correlation"].astype(np.int64)
+    if len(calls) and int(calls.max()) - int(calls.min()) > _HALF:  # ids of 32 bits began again at 0
+        calls = np.where(calls < _HALF, calls + 2 * _HALF, calls)
+    return work[np.lexsort((work["start_ns"], work["graph_node"], calls))]
+
+
+_HALF: Final = 1 << 31
 
 
 def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str, npt.NDArray[Any]]:
@@ -98,7 +104,7 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
         limit = len(calls.stops.stopped_ns) if calls.count is UNKNOWN else calls.count // calls.batch
         inside = (place >= 0) & (place < min(limit, len(calls.stops.stopped_ns)))
         inside[inside] = at[inside] <= calls.stops.stopped_ns[place[inside]]
-        invocation = np.where(inside, place * calls.batch, -1)
+        invocation[inside] = place[inside] * calls.batch + _places_in_batches(place[inside], calls.batch)
     names = np.array([*process.names.values(), ""], dtype=object)
     number = {name: index for index, name in enumerate(process.names)}
     kernels = np.array([number.get(int(name), len(number)) for name in work["name"]], dtype=np.int64)
@@ -123,14 +129,30 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
     }
 
 
+def _places_in_batches(batches: npt.NDArray[Any], calls: int) -> npt.NDArray[Any]:
+    """The place of each row's call in its batch, from 0: all calls of a batch submit equally many rows, in order.
+
+    Args:
+        batches: the batch of each row, in the order of submission.
+        calls: number of calls per batch.
+    """
+    import numpy as np
+
+    _, first, of_row, count = np.unique(batches, return_index=True, return_inverse=True, return_counts=True)
+    position = np.arange(len(batches)) - first[of_row]
+    is_even = count[of_row] % calls == 0
+    return np.where(is_even, position * calls // count[of_row], 0)
+
+
 _QUEUE: Final = ("device", "context", "stream")
 
 
 def _submitting_threads(activity: Activity) -> list[int]:
-    """The threads whose calls of the driver submitted the work."""
+    """The threads whose calls of the driver launched kernels."""
     import numpy as np
 
-    submits = np.isin(activity.calls["correlation"], activity.work["correlation"])
+    kernels = activity.work["kind"] == KERNEL
+    submits = np.isin(activity.calls["correlation"], activity.work["correlation"][kernels])
     return sorted({int(thread) for thread in np.unique(activity.calls["thread"][submits])})
 
 
@@ -174,9 +196,15 @@ def cuda_profile(
     Raises:
         RunInvalid: a record file is damaged.
     """
+    return profile_of(process, read_activity(process), connection, table, calls)
+
+
+def profile_of(
+    process: CudaProcess, activity: Activity, connection: duckdb.DuckDBPyConnection, table: str, calls: Calls
+) -> Profile:
+    """The events of records that were read; see `cuda_profile`."""
     import numpy as np
 
-    activity = read_activity(process)
     columns = _columns(process, activity, calls)
     if calls.stops is not None and calls.count is not UNKNOWN:
         # Work of a call that was cut short, and after the last call.
@@ -232,7 +260,7 @@ def _diagnostics(
         yield Diagnostic("not-recorded", f"{what} are not recorded: {why}")
     if (threads := len(_submitting_threads(activity))) > 1:
         text = (
-            f"{threads} threads submitted work, so the order of launches is unknown: launches of a shared kernel "
+            f"{threads} threads launched kernels, so the order of launches is unknown: launches of a shared kernel "
             "cannot be assigned to one of its dispatch sites"
         )
         yield Diagnostic("several-queues", text)
