@@ -44,6 +44,19 @@ LOG = """  %0 = linalg.generic {indexing_maps = [#all, #all, #all], iterator_typ
   return %0 : tensor<8x64xf32>
 }
 """
+SIGMOID = """  %one = arith.constant 1.0 : f32
+  %0 = linalg.generic {indexing_maps = [#all, #all, #all], iterator_types = ["parallel", "parallel"]}
+      ins(%x, %y : tensor<8x64xf32>, tensor<8x64xf32>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %n = math.exp %a : f32
+    %p = arith.addf %n, %one : f32
+    %q = arith.divf %n, %p : f32
+    %r = arith.mulf %q, %b : f32
+    linalg.yield %r : f32
+  } -> tensor<8x64xf32>
+  return %0 : tensor<8x64xf32>
+}
+"""
 CENTRED = """  %g = tensor.empty() : tensor<8xf32>
   %count = arith.constant 64.0 : f32
   %f = linalg.fill ins(%zero : f32) outs(%g : tensor<8xf32>) -> tensor<8xf32>
@@ -151,6 +164,18 @@ def test_an_infinity_is_named_but_no_fault(tmp_path: Path) -> None:
     assert [bad["number"]["kind"] for bad in found["first_bad"]] == ["infinity"]
 
 
+def test_overflow_and_underflow_inside_a_kernel_are_no_faults_of_it(tmp_path: Path) -> None:
+    """Double precision, which has a larger range, sees neither: exp(100) and exp(-100) are normal numbers there."""
+    bundle = build(HEAD + SIGMOID, tmp_path, "sigmoid")
+    status, found = with_status(bundle, "--input=8x64xf32=-100", "--input=8x64xf32=1e12")
+    assert (status, found["culprit"], found["first_bad"]) == (0, None, [])
+    done = run_cli("numerics", bundle, "--input=8x64xf32=100", "--input=8x64xf32=1")
+    assert done.returncode == 1
+    assert "1 right, 0 wrong" in done.stdout
+    assert "in site0: arith.divf makes a NaN at [0] of inf, inf" in done.stdout
+    assert re.search(r"first infinity: .* in site0: math\.exp makes an infinity at \[0\] of 100\n", done.stdout)
+
+
 @pytest.mark.parametrize("value", ["0.1", "1234.567", "1e-3"])
 def test_a_constant_row_without_its_mean_is_no_fault(centred: Path, value: str) -> None:
     """Its result is rounding only, of which no digit is right."""
@@ -234,6 +259,10 @@ def test_generated_integers_are_noted(tmp_path: Path) -> None:
     (note,) = json_cli("numerics", bundle)["diagnostics"]
     assert note["slug"] == "zero-inputs"
     assert not json_cli("numerics", bundle, "--input", "8xi8=3")["diagnostics"]
+
+
+def test_an_empty_input_is_not_noted(copied: Built) -> None:
+    assert not json_cli("numerics", copied("hand_dynamic"), "--dim", "0")["diagnostics"]
 
 
 # ---- next to costs

@@ -144,6 +144,26 @@ def test_a_nan_in_place_of_a_number_is_as_wrong_as_can_be() -> None:
     assert found.max_rel > 1e300
 
 
+@pytest.mark.parametrize(
+    ("element", "right"), [("f32", [2.7e43, -1e39]), ("f16", [65520, -1e5]), ("bf16", [1e39, -1e50])]
+)
+def test_an_infinity_that_rounding_makes_is_no_error(element: str, right: list[float]) -> None:
+    """Nor do results cancel where all of them are infinite."""
+    view, exact = View.whole(0, 0, (2,), element), np.array(right)
+    found = error_of([(view, exact, to_memory(np.array([np.inf, -np.inf]), element))], 1e-5)
+    assert found is not None
+    assert (found.max_ulps, found.max_abs, found.max_rel) == (0, 0, 0)
+    swapped = error_of([(view, exact, to_memory(np.array([-np.inf, np.inf]), element))], 1e-5)
+    assert swapped is not None
+    assert swapped.max_abs > 1e300
+
+
+def test_an_infinity_in_place_of_a_number_is_an_error() -> None:
+    found = error_of([(View.whole(0, 0, (1,), "f16"), np.array([65519.0]), np.array([np.inf], np.float16))], 1e-5)
+    assert found is not None
+    assert found.max_abs > 1e300
+
+
 def test_errors_of_what_cancels_have_no_ratio() -> None:
     found = error_of([(View.whole(0, 0, (2,), "f32"), np.zeros(2), np.array([0, 1e-9], np.float32))], 1e-5)
     assert found is not None

@@ -123,7 +123,7 @@ def test_only_tables_whose_columns_are_chosen_say_so(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("format_", ["json", "csv"])
 @pytest.mark.parametrize(
     "option",
-    [("--by", "line"), ("--metric", "foo"), ("--columns", "op"), ("--sort", "op"), ("--top", "3"), ("--filter", "x")],
+    [("--by", "line"), ("--columns", "op"), ("--sort", "op"), ("--top", "3"), ("--filter", "x")],
 )
 def test_what_the_format_does_not_choose_is_refused(
     format_: str, option: tuple[str, str], built: Built, recorded: Recorded
@@ -133,6 +133,14 @@ def test_what_the_format_does_not_choose_is_refused(
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{option[0]} applies to the text table only; --format {format_} always has all ops" in done.stderr
     assert "[usage-invalid]" in done.stderr
+
+
+@pytest.mark.parametrize("metric", ["cpu_ns", "cpu_ns,bytes_read", "foo"])
+def test_the_format_says_which_metrics_it_adds(metric: str, built: Built, recorded: Recorded) -> None:
+    run, bundle = recorded("jax_mlp"), built("jax_mlp")
+    done = run_cli("attribute", run, "--map", bundle, "--format", "json", "--metric", metric)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "json always has all metrics of the run; --metric can add bytes_read, " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -763,7 +763,9 @@ def _generated_input(index: int, shaped: Shaped, folder: Path) -> Input:
     text = "x".join([*map(str, sizes), shaped.element])
     kind = number_type(shaped.element)
     # Without a value IREE fills any element type with zeros; it does not read an empty file.
-    if not kind or math.prod(sizes) == 0:
+    if math.prod(sizes) == 0:
+        return Input(text, text)
+    if not kind:
         return Input(text if sizes else f"{text}={_zero(shaped.element)}", f"{text}: {_ZEROS}")
     if (needed_bytes := _RANDOM_BYTES * math.prod(sizes)) > (free_bytes := free_memory()):
         raise InputInvalid(

@@ -89,8 +89,11 @@ def _check_format(options: AttributeOptions) -> None:
 
     if options.format == "text":
         return
-    if options.metrics and set(options.metrics) <= set(PROGRAM_METRICS):  # JSON and CSV have them only on request
-        options = replace(options, metrics=())
+    if not set(options.metrics) <= set(PROGRAM_METRICS):  # JSON and CSV have these only on request
+        raise UsageInvalid(
+            f"{options.format} always has all metrics of the run; --metric can add {', '.join(PROGRAM_METRICS)}"
+        )
+    options = replace(options, metrics=())
     for declared in declared_options(AttributeOptions):
         if declared.name in _TEXT_OPTIONS and getattr(options, declared.name) != declared.default:
             raise UsageInvalid(

@@ -150,7 +150,7 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
     """
     from tracemap.capture.inputs import dimensions_of
     from tracemap.map.memory import FunctionMemory
-    from tracemap.map.memory_use import memory_use
+    from tracemap.map.memory_use import computing_ops, memory_use
     from tracemap.map.query import ops_of, resolve
 
     plan, graph = bundle.memory(), bundle.graph
@@ -159,6 +159,7 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
     removed = frozenset(
         op.id for what in options.without for op in ops_of(graph, resolve(graph, what, bundle.source_text).names)
     )
+    computing = computing_ops(graph)
     found = []
     for entry in functions:
         dimension = dimensions_of(entry, options.inputs, options.dim)
@@ -168,8 +169,9 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
                 raise UsageInvalid(unknown_memory(entry.name, called))
             continue
         for own in own_functions or [FunctionMemory(entry.name, (), ())]:
-            whole = memory_use(plan, own, dimension, top=options.top)
-            found.append((whole, memory_use(plan, own, dimension, removed, options.top) if removed else whole))
+            whole = memory_use(plan, own, dimension, top=options.top, computing=computing)
+            left = memory_use(plan, own, dimension, removed, options.top, computing) if removed else whole
+            found.append((whole, left))
     return found
 
 

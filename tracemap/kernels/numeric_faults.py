@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracemap.ir.parsing import Operation, walk
-from tracemap.kernels.reference.elements import EPSILON, SURPRISES, Array, Memory, View, from_memory
+from tracemap.kernels.reference.elements import EPSILON, SURPRISES, Array, Memory, View, from_memory, rounded
 from tracemap.kernels.reference.kernel import KernelFunction
 from tracemap.kernels.reference.scalars import Watch, evaluate
 from tracemap.kernels.verification import relative_errors
@@ -76,7 +76,7 @@ class WrongResult:
             if view.element not in EPSILON:
                 worst = max(worst, float("inf") if np.any(right != computed) else 0.0)
                 continue
-            errors = relative_errors(np.asarray(right, np.float64), computed)
+            errors = relative_errors(rounded(np.asarray(right, np.float64), view.element), computed)
             worst = max(worst, float(np.max(np.where(np.isnan(errors), np.inf, errors), initial=0.0)) / self.allowed)
         return worst
 

@@ -147,8 +147,11 @@ def error_of(pairs: Iterable[tuple[View, Array, npt.NDArray[Any]]], allowed: flo
             continue
         right = np.broadcast_to(np.asarray(exact, np.float64), stored.shape)
         computed = from_memory(stored, view.element)
-        scale = scale_of(np.abs(right[np.isfinite(right)]))
-        cancels = cancels or (not scale and bool(np.any(computed)))
+        is_rounded = np.isinf(computed) & (np.abs(right) >= _LARGEST.get(view.element, np.inf))
+        right = np.where(is_rounded & (np.sign(right) == np.sign(computed)), computed, right)
+        finite = np.isfinite(right)
+        scale = scale_of(np.abs(right[finite]))
+        cancels = cancels or (not scale and bool(np.any(computed[finite])))
         with np.errstate(all="ignore"):
             difference = np.abs(computed - right)
             is_same = (computed == right) | (np.isnan(computed) & np.isnan(right))
@@ -276,6 +279,61 @@ def verdict_of_bounds(
         some = np.abs(right) > 0
         excludes = excludes or not some.any() or bool(np.any(np.abs(right[some]) > 2 * bound[some]))
     return Verdict.RIGHT if excludes else Verdict.NOT_VERIFIED
+
+
+# ---- range
+#
+# Types of the program are narrower than double precision in range, too. Where an operation exceeds the largest number
+# of its type, the program goes on with infinity; where it is below the smallest normal number, with 0, since IREE
+# flushes subnormal numbers on CPUs. Both are the model's, no fault of a kernel.
+
+
+_LARGEST: Final = {
+    "f32": (2 - 2.0**-24) * 2.0**127,
+    "bf16": (2 - 2.0**-8) * 2.0**127,
+    "f16": (2 - 2.0**-11) * 2.0**15,
+}
+"""Numbers from this on are rounded to infinity, by type."""
+_FLUSHED: Final = frozenset({"f64", "f32", "bf16"})
+"""Types computed with instructions that flush subnormal numbers. f16 is computed in f32."""
+
+
+class _Range(Watch):
+    """Keeps the results of operations in the range of their type; `changes` counts the operations that exceed it."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+
+    def computed(self, operation: Operation, operands: Sequence[Array], results: Sequence[Array]) -> Sequence[Array]:
+        """The results within the range."""
+        del operands
+        pairs = zip(operation.results, results, strict=True)
+        return [self._limited(result, _element(value)) for value, result in pairs]
+
+    def summed(self, total: Array, sizes: Callable[[], Array], terms: int, element: str) -> Array:
+        """The sums within the range."""
+        del sizes, terms
+        limited: Array = self._limited(total, element)
+        return limited
+
+    def _limited(self, result: Any, element: str) -> Any:  # noqa: ANN401 - an array, or a view of memory
+        values = _floats(result) if element in EPSILON else None
+        if values is None:
+            return result
+        sizes = np.abs(values)
+        is_large = np.isfinite(values) & (sizes >= _LARGEST.get(element, np.inf))
+        is_small = (sizes > 0) & (sizes < (_SMALLEST_NORMAL[element] if element in _FLUSHED else 0.0))
+        if not (is_large.any() or is_small.any()):
+            return result
+        self.changes += 1
+        return np.where(is_large, np.copysign(np.inf, values), np.where(is_small, np.copysign(0.0, values), values))
+
+
+def _in_range(function: KernelFunction, snapshot: _Snapshot) -> tuple[Memory, list[tuple[View, Array]]] | None:
+    """The memory and the results if each operation keeps to its type's range; None if all do anyway."""
+    watch, memory = _Range(), snapshot.memory()
+    computed = function.run(memory, watch=watch)
+    return (memory, _last_stored(computed.stored, computed.exact)) if watch.changes else None
 
 
 # ---- shadow
@@ -527,10 +585,13 @@ class DispatchChecks:
             accumulated=error_of(accumulated, allowed) if accumulated else None,
             bad=bad,
         )
-        difference = next(
-            filter(None, (difference_in_view(view, expected, arrays, allowed) for view, _, _ in outputs)), ""
-        )
+        difference = _first_difference(outputs, expected, arrays, allowed)
         if difference:
+            if (in_range := _in_range(function, snapshot)) is not None:
+                memory, limited = in_range
+                limited_outputs = [(view, values, view.of(arrays)) for view, values in limited]
+                if not _first_difference(limited_outputs, memory, arrays, allowed):
+                    return replace(result, isolated=error_of(limited_outputs, allowed), verdict=Verdict.RIGHT)
             bounds = rounding_bounds(function, snapshot.memory, {view: values for view, values, _ in outputs})
             verdict = verdict_of_bounds(outputs, bounds)
             if verdict is not Verdict.WRONG:
@@ -661,6 +722,13 @@ def _last_stored(views: Sequence[View], values: Sequence[Array]) -> list[tuple[V
     return list(dict(zip(views, values, strict=False)).items())
 
 
+def _first_difference(
+    outputs: Iterable[tuple[View, Array, npt.NDArray[Any]]], expected: Memory, actual: Memory, allowed: float
+) -> str:
+    """The first difference in the outputs; "" if there is none."""
+    return next(filter(None, (difference_in_view(view, expected, actual, allowed) for view, _, _ in outputs)), "")
+
+
 def _wrong_element(
     outputs: Iterable[tuple[View, Array, npt.NDArray[Any]]], expected: Memory, actual: Memory, allowed: float
 ) -> WrongElement | None:
@@ -699,7 +767,7 @@ def _bad_numbers(
     kinds = []
     if not snapshot.nans and any(output.nans for output in outputs):
         kinds.append(_Search("nan", np.isnan))
-    if not (snapshot.infinities or snapshot.nans) and any(output.infinities for output in outputs):
+    if not (snapshot.infinities or snapshot.nans) and any(output.infinities or output.nans for output in outputs):
         kinds.append(_Search("infinity", np.isinf))
     for search in kinds:
         try:
@@ -709,16 +777,18 @@ def _bad_numbers(
     return tuple(search.found for search in kinds if search.found is not None)
 
 
-class _Search(Watch):
-    """Search for the first operation that makes a NaN, or an infinity, of other numbers."""
+class _Search(_Range):
+    """Search for the first operation that makes a NaN, or an infinity, of other numbers, within the range of types."""
 
     def __init__(self, kind: str, is_bad: Callable[[Any], Any]) -> None:
+        super().__init__()
         self._kind, self._is_bad = kind, is_bad
         self._passed_on = False
         self.found: FirstBadNumber | None = None
 
     def computed(self, operation: Operation, operands: Sequence[Array], results: Sequence[Array]) -> Sequence[Array]:
         """Look at the results."""
+        results = super().computed(operation, operands, results)
         is_structured = bool(len(operation.regions))
         if self.found is None and operation.name != "arith.constant" and not (is_structured and self._passed_on):
             self._look(operation, operands, results)

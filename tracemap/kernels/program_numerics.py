@@ -92,7 +92,7 @@ def assess(
         nans = [bad for bad in nans if (bad.kernel, bad.number.lines) not in in_both]
         departures = compared.departures
         suspects += compared.suspects
-    suspects += map(_bad_site, nans)
+    suspects += map(culprit_of_number, nans)
     order = {(site.site, site.kernel): number for number, site in enumerate(sites)}
     return Numerics(
         module_sha256=observed.graph.module.sha256,
@@ -110,7 +110,8 @@ def _wrong_site(site: SiteNumerics) -> Culprit:
     return Culprit(site.site, site.kernel, site.ops, site.explanation or site.reason)
 
 
-def _bad_site(bad: BadNumber) -> Culprit:
+def culprit_of_number(bad: BadNumber) -> Culprit:
+    """The ops that make a NaN or an infinity, and how."""
     place = ", ".join(map(str, bad.number.index))
     of = f" of {join_names(list(bad.number.operands))}" if bad.number.operands else ""
     kind = "a NaN" if bad.number.kind == "nan" else "an infinity"

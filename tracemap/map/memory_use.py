@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -20,7 +21,7 @@ from tracemap.map.memory import (
     evaluate,
     packed_bytes,
 )
-from tracemap.map.model import OpId
+from tracemap.map.model import Membership, OpId, TraceGraph
 
 Dimension = Callable[[int, int], Integer]
 """Returns a dimension of an argument, both by number; the argument's own value for the dimension -1."""
@@ -77,6 +78,7 @@ def memory_use(
     dimension: Dimension,
     without: frozenset[OpId] = frozenset(),
     top: int = 0,
+    computing: Mapping[str, frozenset[OpId]] = MappingProxyType({}),
 ) -> MemoryUse:
     """The memory of a function.
 
@@ -86,11 +88,13 @@ def memory_use(
         dimension: the dimensions of the function's arguments.
         without: ops that are removed: their users read what they read.
         top: for how many of the largest values at the peak to find the peak without their ops.
+        computing: the ops that compute in each dispatch site, see `computing_ops`. If one of them is left there, the
+            site still writes a value: that op's, which is taken to have the size of the old one.
 
     Raises:
         UsageInvalid: a size depends on a dimension that is unknown.
     """
-    sized = _Sized.of(_without(function, without) if without else function, dimension)
+    sized = _Sized.of(_without(function, without, computing) if without else function, dimension)
     curve = sized.curve()
     peak = max(curve, default=0)
     needed = sized.needed()
@@ -102,7 +106,7 @@ def memory_use(
     withouts: dict[tuple[OpId, ...], int] = {}
     for value in held:
         if value.ops and value.ops not in withouts and len(withouts) < top:
-            left = _without(function, without | set(value.ops))
+            left = _without(function, without | set(value.ops), computing)
             withouts[value.ops] = max(_Sized.of(left, dimension).curve(), default=0)
     return MemoryUse(
         function.function,
@@ -257,13 +261,26 @@ def _allocated(allocation: MemoryAllocation, sizes: Sequence[int]) -> int:
 # ---- without ops
 
 
-def _without(function: FunctionMemory, removed: frozenset[OpId]) -> FunctionMemory:
+def computing_ops(graph: TraceGraph) -> dict[str, frozenset[OpId]]:
+    """The ops of each dispatch site that compute something: without fills and pure data movement."""
+    return {site.id: frozenset(member.op for member in site.members if _computes(member)) for site in graph.sites}
+
+
+def _computes(member: Membership) -> bool:
+    operations = member.operations if isinstance(member.operations, int) else member.assumed_operations
+    return operations != 0
+
+
+def _without(
+    function: FunctionMemory, removed: frozenset[OpId], computing: Mapping[str, frozenset[OpId]]
+) -> FunctionMemory:
     """A function without the values of some ops; what their sites read is needed as long as the values were.
 
     A result stays, since something must be returned: what it was made from becomes the result.
     """
     gone: dict[str, int] = {}
     returned: set[str] = set()
+    function = _with_fused_ops(function, removed, computing)
     for allocation in function.allocations:
         for value in (value for value in allocation.values if _is_removed(value, removed)):
             last = max((steps.last for steps in _needing(allocation, value)), default=0)
@@ -273,6 +290,27 @@ def _without(function: FunctionMemory, removed: frozenset[OpId]) -> FunctionMemo
                 returned.update(value.written_by)
     allocations = tuple(_allocation_without(own, removed, gone, returned) for own in function.allocations)
     return structs.replace(function, allocations=allocations)
+
+
+def _with_fused_ops(
+    function: FunctionMemory, removed: frozenset[OpId], computing: Mapping[str, frozenset[OpId]]
+) -> FunctionMemory:
+    """The function with values of removed ops as those of the last op that is left in their dispatch sites."""
+    stored: dict[str, set[OpId]] = {}
+    for value in (value for allocation in function.allocations for value in allocation.values):
+        for site in value.written_by:
+            stored.setdefault(site, set()).update(value.ops)
+
+    def fused(value: MemoryValue) -> MemoryValue:
+        if not _is_removed(value, removed):
+            return value
+        left = {op for site in value.written_by for op in computing.get(site, frozenset()) - removed - stored[site]}
+        return structs.replace(value, ops=(max(left, key=lambda op: op.number),)) if left else value
+
+    return structs.replace(
+        function,
+        allocations=tuple(structs.replace(own, values=tuple(map(fused, own.values))) for own in function.allocations),
+    )
 
 
 def _is_removed(value: MemoryValue, removed: frozenset[OpId]) -> bool:

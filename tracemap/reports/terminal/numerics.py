@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final, TextIO
 
 from tracemap.core.units import join_names, plural
 from tracemap.kernels.model import Culprit, Numerics, OutputDeparture, SiteNumerics, Verdict
+from tracemap.kernels.program_numerics import culprit_of_number
 from tracemap.map.model import Op, TraceGraph
 from tracemap.options.kernels import NumericsOptions
 from tracemap.reports.escaping import op_line
@@ -28,7 +30,10 @@ def print_numerics(graph: TraceGraph, found: Numerics, options: NumericsOptions,
     terminal = console(out)
     say(terminal, _summary(found))
     if found.culprit is not None:
-        say(terminal, _culprit_line(graph, found.culprit))
+        say(terminal, _culprit_line(graph, "first wrong", found.culprit))
+    for bad in found.first_bad:
+        if bad.number.kind == "infinity":
+            say(terminal, _culprit_line(graph, "first infinity", culprit_of_number(bad)))
     _print_departures(graph, found, options, out)
     if found.sites and not found.departures:
         _print_sites(graph, found, options, out)
@@ -62,9 +67,9 @@ def _at(op: Op) -> str:
     return f" ({line})" if line else ""
 
 
-def _culprit_line(graph: TraceGraph, culprit: Culprit) -> str:
+def _culprit_line(graph: TraceGraph, label: str, culprit: Culprit) -> str:
     by = f"{_op_text(graph, culprit.ops[0])} in " if culprit.ops else ""
-    return f"first wrong: {by}{_site_name(culprit)}: {culprit.reason}"
+    return f"{label}: {by}{_site_name(culprit)}: {culprit.reason}"
 
 
 def _print_sites(graph: TraceGraph, found: Numerics, options: NumericsOptions, out: TextIO) -> None:
@@ -83,7 +88,9 @@ def _print_sites(graph: TraceGraph, found: Numerics, options: NumericsOptions, o
 
 
 def _number(value: float | None, form: str) -> str:
-    return "cancels" if value is None else format(value, form)
+    if value is None:
+        return "cancels"
+    return "infinite" if value == sys.float_info.max else format(value, form)  # JSON has no infinities
 
 
 def _relative(site: SiteNumerics) -> float:

@@ -147,8 +147,9 @@ def shown_metrics(metrics: Sequence[MetricTotal], names: Sequence[str]) -> tuple
     by_name = {metric.name: metric for metric in metrics}
     for name in names:
         if name not in by_name:
+            measured = [other for other in by_name if other not in PROGRAM_METRICS]
             raise UsageInvalid(
-                f"the run has no metric {name!r}; it has: {', '.join(by_name)}; the program has: "
+                f"the run has no metric {name!r}; it has: {', '.join(measured)}; the program has: "
                 f"{', '.join(PROGRAM_METRICS)}"
             )
     if names:
