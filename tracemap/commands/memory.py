@@ -53,12 +53,15 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
         TracemapError: see `planned`, `commands.runs.opened_runs` and `runs.allocations.allocated_memory`.
         InputInvalid: an input does not have its argument's type.
         RunMismatch: the run was recorded from a different build.
-        UsageInvalid: the run does not say which function it called, or had other inputs than the options.
+        UsageInvalid: the run does not say which function it called, or had other inputs than the options; no input has
+            a dynamic dimension for --dim.
     """
-    from tracemap.capture.inputs import given_inputs
+    from tracemap.capture.inputs import check_size, given_inputs
     from tracemap.map.memory_use import kept_values
 
     kept = kept_values(bundle.memory())
+    named = isinstance(options.function, str)
+    check_size([own for own in bundle.graph.functions if not named or own.name == options.function], options.dim)
     if options.inputs:
         name = options.function if isinstance(options.function, str) else ""
         given_inputs(function_named(bundle.graph.functions, name), options.inputs)
@@ -97,11 +100,13 @@ def _options_of_run(bundle: Bundle, run: Run, options: MemoryOptions) -> MemoryO
     inputs = run.header.inputs if len(run.header.inputs) == len(entry.arguments) else ()
     if options.inputs and inputs and not _same_sizes(entry, options, inputs):
         raise UsageInvalid(f"{run.file}: is a run with inputs of other sizes ({join_names(inputs)}); leave --input out")
+    if isinstance(options.dim, int) and inputs and not options.inputs and not _same_sizes(entry, options, inputs):
+        raise UsageInvalid(f"{run.file}: is a run with inputs of other sizes ({join_names(inputs)}); leave --dim out")
     return replace(options, function=name, inputs=options.inputs or inputs)
 
 
 def _same_sizes(entry: Function, options: MemoryOptions, inputs: Sequence[str]) -> bool:
-    """Whether inputs have the sizes of those that the options name."""
+    """Whether inputs have the sizes that the options name with --input or --dim."""
     from tracemap.capture.inputs import dimensions_of
 
     own, other = (dimensions_of(entry, specs, options.dim) for specs in (options.inputs, inputs))
@@ -150,7 +155,8 @@ def planned(bundle: Bundle, options: MemoryOptions) -> list[tuple[MemoryUse, Mem
     """
     from tracemap.capture.inputs import dimensions_of
     from tracemap.map.memory import FunctionMemory
-    from tracemap.map.memory_use import computing_ops, memory_use
+    from tracemap.map.memory_use import memory_use
+    from tracemap.map.memory_without import computing_ops
     from tracemap.map.query import ops_of, resolve
 
     plan, graph = bundle.memory(), bundle.graph
@@ -200,8 +206,9 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     """Show how much memory the program of BUNDLE allocates at its peak, and whose values it holds there.
 
     Sizes and lifetimes are those of the compiler's own layout, so no run is needed. Arguments belong to the caller and
-    do not count. `peak without` is the peak if the op is removed, so that its users read what it reads. With RUN, its
-    function and inputs count, and the bytes that the device really allocated are shown next to the plan.
+    do not count. `peak without` is the peak if the op is removed: its users use its first operand of the same type. It
+    is marked with `about` where the compiler may fuse other ops then. With RUN, its function and inputs count, and the
+    bytes that the device really allocated are shown next to the plan.
 
     \b
     Example:

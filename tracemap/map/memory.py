@@ -14,8 +14,11 @@ from tracemap.map.model import OpId, TraceGraph
 
 # ---- records
 
-MEMORY_VERSION: Final = 2
-"""Version of `memory.json`. 1: first. 2: `called` and `reading_ops`; constants in packed resources are values."""
+MEMORY_VERSION: Final = 3
+"""Version of `memory.json`.
+
+1: first; 2: `called` and `reading_ops`, constants in packed resources are values; 3: the ops with what they read.
+"""
 
 
 class MemoryValue(Record, frozen=True):
@@ -78,11 +81,29 @@ class FunctionMemory(Record, frozen=True):
     called: str = ""
 
 
-class MemoryPlan(Document, frozen=True, kw_only=True):
-    """The memory of all functions, and of the initializers that run when the module is loaded, in order."""
+class MemoryOp(Record, frozen=True):
+    """An op that a result needs, for the peak without other ops.
 
-    schema_version: Literal[2] = MEMORY_VERSION
+    `reads`: the ops whose results it uses, also through functions; `bytes`: the size of its first result. `instead`:
+    the op whose result takes its place if it is removed, which its first operand of the same type is; "" for one of no
+    op, such as an argument; unknown if there is none.
+    """
+
+    op: OpId
+    reads: tuple[OpId, ...]
+    bytes: Integer = UNKNOWN
+    instead: Text = UNKNOWN
+
+
+class MemoryPlan(Document, frozen=True, kw_only=True):
+    """The memory of all functions, and of the initializers that run when the module is loaded, in order.
+
+    `ops`: the ops on which results depend.
+    """
+
+    schema_version: Literal[3] = MEMORY_VERSION
     kind: Literal["memory-plan"] = "memory-plan"
+    ops: tuple[MemoryOp, ...] = ()
     functions: tuple[FunctionMemory, ...] = ()
     initializers: tuple[FunctionMemory, ...] = ()
 
@@ -93,6 +114,9 @@ def check_memory(plan: MemoryPlan, graph: TraceGraph) -> None:
     Raises:
         ValueError: it does.
     """
+    for own in plan.ops:
+        instead = (OpId.from_json(own.instead),) if isinstance(own.instead, str) and own.instead else ()
+        _check_names((own.op, *own.reads, *instead), (), graph)
     functions = (*plan.functions, *plan.initializers)
     for function in functions:
         for step in function.steps:
@@ -110,6 +134,26 @@ def _check_names(ops: Sequence[OpId], sites: Sequence[str], graph: TraceGraph) -
     for name in (*ops, *sites):
         if name not in graph.op_by_id and name not in graph.site_by_id:
             raise ValueError(f"it names {name}, which the map lacks")
+
+
+# ---- lifetimes
+
+RESULT: Final = "external"
+"""The resource of results, which the caller gets."""
+
+
+def needing_steps(allocation: MemoryAllocation, value: MemoryValue) -> Sequence[StepRange]:
+    """The steps that need a value: all at which its allocation is held, or those of its slice."""
+    if not allocation.is_packed or not allocation.alive:
+        return allocation.alive
+    begin, end = first_step(allocation), max(steps.last for steps in allocation.alive)
+    first, last = begin + value.first, min(begin + value.last, end)
+    return (StepRange(first, last),) if first <= last else ()
+
+
+def first_step(allocation: MemoryAllocation) -> int:
+    """The step at which an allocation is made, from which the lifetimes of its values are counted."""
+    return allocation.alive[0].first if allocation.alive else 0
 
 
 # ---- sizes

@@ -13,21 +13,21 @@ from tracemap.core.codec import Count, Record
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.memory import (
+    RESULT,
     FunctionMemory,
     MemoryAllocation,
     MemoryPlan,
     MemoryValue,
     StepRange,
     evaluate,
+    needing_steps,
     packed_bytes,
 )
-from tracemap.map.model import Membership, OpId, TraceGraph
+from tracemap.map.memory_without import SiteWork, without_ops
+from tracemap.map.model import OpId
 
 Dimension = Callable[[int, int], Integer]
 """Returns a dimension of an argument, both by number; the argument's own value for the dimension -1."""
-
-RESULT = "external"
-"""The resource of results, which the caller gets."""
 
 
 class HeldValue(Record, frozen=True):
@@ -35,7 +35,8 @@ class HeldValue(Record, frozen=True):
 
     `ops`: the ops whose result it is, none for memory of the compiler; `written_by` and `read_by`: dispatch sites;
     `reading_ops`: the ops in the latter that use it; `peak_without`: the peak if the value's ops are removed, so that
-    their users read what they read.
+    their users use their first operand of the same type. `is_estimate`: the compiler may then fuse other ops, so that
+    this peak is another one.
     """
 
     ops: tuple[OpId, ...]
@@ -46,6 +47,7 @@ class HeldValue(Record, frozen=True):
     reading_ops: tuple[OpId, ...]
     is_carried: bool
     peak_without: Integer = UNKNOWN
+    is_estimate: bool = False
 
 
 class MemoryUse(Record, frozen=True):
@@ -56,7 +58,8 @@ class MemoryUse(Record, frozen=True):
     needed at that step. `curve`: bytes at each step; `needed`: those of values that a later step or the caller needs.
     `kept_bytes`: constants and variables that the module always holds, apart from the rest. `load_peak_bytes`: the most
     memory while the module is loaded. `lasting_bytes`: results, and variables that the module keeps: an invocation
-    allocates them, but does not release them.
+    allocates them, but does not release them. `is_estimate`: without some ops, the compiler may fuse others, so that
+    the peak is another one.
     """
 
     function: str
@@ -70,6 +73,7 @@ class MemoryUse(Record, frozen=True):
     load_peak_bytes: Count
     lasting_bytes: Count
     needed: tuple[Count, ...]
+    is_estimate: bool = False
 
 
 def memory_use(
@@ -78,7 +82,7 @@ def memory_use(
     dimension: Dimension,
     without: frozenset[OpId] = frozenset(),
     top: int = 0,
-    computing: Mapping[str, frozenset[OpId]] = MappingProxyType({}),
+    computing: SiteWork = MappingProxyType({}),
 ) -> MemoryUse:
     """The memory of a function.
 
@@ -86,15 +90,15 @@ def memory_use(
         plan: the memory of the whole program.
         function: one of its functions.
         dimension: the dimensions of the function's arguments.
-        without: ops that are removed: their users read what they read.
+        without: ops that are removed, see `memory_without`.
         top: for how many of the largest values at the peak to find the peak without their ops.
-        computing: the ops that compute in each dispatch site, see `computing_ops`. If one of them is left there, the
-            site still writes a value: that op's, which is taken to have the size of the old one.
+        computing: the ops that compute in each dispatch site, see `memory_without.computing_ops`.
 
     Raises:
         UsageInvalid: a size depends on a dimension that is unknown.
     """
-    sized = _Sized.of(_without(function, without, computing) if without else function, dimension)
+    left, is_estimate = without_ops(plan, function, without, computing) if without else (function, False)
+    sized = _Sized.of(left, dimension)
     curve = sized.curve()
     peak = max(curve, default=0)
     needed = sized.needed()
@@ -103,23 +107,28 @@ def memory_use(
     by_resource: dict[str, int] = {}
     for allocation, size in sized.alive_at(step):
         by_resource[allocation.resource] = by_resource.get(allocation.resource, 0) + size
-    withouts: dict[tuple[OpId, ...], int] = {}
+    withouts: dict[tuple[OpId, ...], tuple[int, bool]] = {}
     for value in held:
         if value.ops and value.ops not in withouts and len(withouts) < top:
-            left = _without(function, without | set(value.ops), computing)
-            withouts[value.ops] = max(_Sized.of(left, dimension).curve(), default=0)
+            left, is_rough = without_ops(plan, function, without | set(value.ops), computing)
+            withouts[value.ops] = max(_Sized.of(left, dimension).curve(), default=0), is_rough
     return MemoryUse(
         function.function,
         peak,
         step,
         by_resource,
-        tuple(structs.replace(value, peak_without=withouts.get(value.ops, UNKNOWN)) for value in held),
+        tuple(_with_peak(value, *withouts.get(value.ops, (UNKNOWN, False))) for value in held),
         peak - sum(value.bytes for value in held),
         tuple(curve),
         *_loaded(plan),
         sum(size for own, size in zip(sized.function.allocations, sized.sizes, strict=True) if _is_lasting(own)),
         tuple(needed),
+        is_estimate,
     )
+
+
+def _with_peak(value: HeldValue, peak: Integer, is_estimate: bool) -> HeldValue:
+    return structs.replace(value, peak_without=peak, is_estimate=is_estimate)
 
 
 def kept_values(plan: MemoryPlan) -> tuple[HeldValue, ...]:
@@ -181,7 +190,7 @@ class _Sized:
             (steps, size)
             for allocation, sizes in sized
             for value, size in zip(allocation.values, sizes, strict=True)
-            for steps in _needing(allocation, value)
+            for steps in needing_steps(allocation, value)
         )
 
     def _sums(self, sizes: Iterable[tuple[StepRange, int]]) -> list[int]:
@@ -202,28 +211,12 @@ class _Sized:
         """The values that are needed at a step."""
         for allocation, sizes in zip(self.function.allocations, self.values, strict=True):
             for value, size in zip(allocation.values, sizes, strict=True):
-                if size and _has(_needing(allocation, value), step):
+                if size and _has(needing_steps(allocation, value), step):
                     yield _held(allocation, value, size)
 
 
 def _has(ranges: Iterable[StepRange], step: int) -> bool:
     return any(steps.first <= step <= steps.last for steps in ranges)
-
-
-def _needing(allocation: MemoryAllocation, value: MemoryValue) -> Sequence[StepRange]:
-    """The steps that need a value: all at which its allocation is held, or those of its slice."""
-    if not allocation.is_packed or not allocation.alive:
-        return allocation.alive
-    first, last = _begin(allocation) + value.first, min(_begin(allocation) + value.last, _end(allocation))
-    return (StepRange(first, last),) if first <= last else ()
-
-
-def _begin(allocation: MemoryAllocation) -> int:
-    return allocation.alive[0].first if allocation.alive else 0
-
-
-def _end(allocation: MemoryAllocation) -> int:
-    return max((steps.last for steps in allocation.alive), default=0)
 
 
 def _sizes_of(allocation: MemoryAllocation, dimension: Dimension, function: str) -> tuple[int, ...]:
@@ -256,86 +249,3 @@ def _why_unknown(allocation: MemoryAllocation, dimension: Dimension) -> str:
 
 def _allocated(allocation: MemoryAllocation, sizes: Sequence[int]) -> int:
     return packed_bytes(allocation.values, sizes) if allocation.is_packed else sum(sizes)
-
-
-# ---- without ops
-
-
-def computing_ops(graph: TraceGraph) -> dict[str, frozenset[OpId]]:
-    """The ops of each dispatch site that compute something: without fills and pure data movement."""
-    return {site.id: frozenset(member.op for member in site.members if _computes(member)) for site in graph.sites}
-
-
-def _computes(member: Membership) -> bool:
-    operations = member.operations if isinstance(member.operations, int) else member.assumed_operations
-    return operations != 0
-
-
-def _without(
-    function: FunctionMemory, removed: frozenset[OpId], computing: Mapping[str, frozenset[OpId]]
-) -> FunctionMemory:
-    """A function without the values of some ops; what their sites read is needed as long as the values were.
-
-    A result stays, since something must be returned: what it was made from becomes the result.
-    """
-    gone: dict[str, int] = {}
-    returned: set[str] = set()
-    function = _with_fused_ops(function, removed, computing)
-    for allocation in function.allocations:
-        for value in (value for value in allocation.values if _is_removed(value, removed)):
-            last = max((steps.last for steps in _needing(allocation, value)), default=0)
-            for site in value.written_by:
-                gone[site] = max(gone.get(site, 0), last)
-            if allocation.resource == RESULT:
-                returned.update(value.written_by)
-    allocations = tuple(_allocation_without(own, removed, gone, returned) for own in function.allocations)
-    return structs.replace(function, allocations=allocations)
-
-
-def _with_fused_ops(
-    function: FunctionMemory, removed: frozenset[OpId], computing: Mapping[str, frozenset[OpId]]
-) -> FunctionMemory:
-    """The function with values of removed ops as those of the last op that is left in their dispatch sites."""
-    stored: dict[str, set[OpId]] = {}
-    for value in (value for allocation in function.allocations for value in allocation.values):
-        for site in value.written_by:
-            stored.setdefault(site, set()).update(value.ops)
-
-    def fused(value: MemoryValue) -> MemoryValue:
-        if not _is_removed(value, removed):
-            return value
-        left = {op for site in value.written_by for op in computing.get(site, frozenset()) - removed - stored[site]}
-        return structs.replace(value, ops=(max(left, key=lambda op: op.number),)) if left else value
-
-    return structs.replace(
-        function,
-        allocations=tuple(structs.replace(own, values=tuple(map(fused, own.values))) for own in function.allocations),
-    )
-
-
-def _is_removed(value: MemoryValue, removed: frozenset[OpId]) -> bool:
-    return bool(value.ops) and set(value.ops) <= removed
-
-
-def _allocation_without(
-    allocation: MemoryAllocation, removed: frozenset[OpId], gone: Mapping[str, int], returned: set[str]
-) -> MemoryAllocation:
-    if allocation.resource == RESULT or not allocation.alive:
-        return allocation
-    left = [
-        value
-        for value in allocation.values
-        if not _is_removed(value, removed) and not (value.read_by and set(value.read_by) <= returned)
-    ]
-    if allocation.is_packed:
-        begin = _begin(allocation)
-        values = tuple(structs.replace(own, last=max(own.last, _last_user(own, gone) - begin)) for own in left)
-        return structs.replace(allocation, values=values)
-    last = max([_end(allocation), *(_last_user(value, gone) for value in left)])
-    alive = (*allocation.alive[:-1], structs.replace(allocation.alive[-1], last=last))
-    return structs.replace(allocation, values=tuple(left), alive=alive)
-
-
-def _last_user(value: MemoryValue, gone: Mapping[str, int]) -> int:
-    """The last step that needs a value instead of those that were made from it and are gone; 0 if there is none."""
-    return max((gone[site] for site in value.read_by if site in gone), default=0)

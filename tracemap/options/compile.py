@@ -114,7 +114,7 @@ class MemoryOptions(Options):
     )
     dim: Integer = count(UNKNOWN, "Size of every dynamic dimension (`?`) without an input.", at_least=0)
     without: tuple[str, ...] = option(
-        (), "Leave out this op, line or function: its users read what it reads.  [repeatable]", metavar="OP"
+        (), "Leave out this op, line or function: its users use its operand.  [repeatable]", metavar="OP"
     )
     top: int = count(20, "Rows of the table, and ops with a peak without them; 0: all rows.", at_least=0)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")

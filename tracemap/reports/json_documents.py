@@ -81,10 +81,11 @@ def shown_change(change: TargetGain) -> ShownChange:
 # ---- memory
 
 
-MEMORY_USE_VERSION: Final = 2
+MEMORY_USE_VERSION: Final = 3
 """Version of the JSON of `tracemap memory`.
 
 1: first. 2: `allocated`, `diagnostics` and `kept`; functions have `needed` and `lasting_bytes`, values `reading_ops`.
+3: `is_estimate`.
 """
 
 
@@ -94,7 +95,7 @@ class ShownMemory(Document, frozen=True, kw_only=True):
     `kept`: the constants and variables that the module holds as long as it is loaded, the largest first.
     """
 
-    schema_version: Literal[2] = MEMORY_USE_VERSION
+    schema_version: Literal[3] = MEMORY_USE_VERSION
     kind: Literal["memory"] = "memory"
     functions: tuple[MemoryUse, ...]
     kept: tuple[HeldValue, ...]

@@ -90,7 +90,10 @@ def _summary(whole: MemoryUse, use: MemoryUse, options: MemoryOptions) -> list[s
         change = "the same" if not saved else f"{'−' if saved > 0 else '+'}{format_bytes(abs(saved))}"
         name += f" without {join_names(options.without)} ({change})"
     parts = [f"{_RESOURCES.get(resource, resource)} {format_bytes(size)}" for resource, size in use.by_resource.items()]
-    lines = [f"{name}: {format_bytes(use.peak_bytes)} at the peak, {steps}: {', '.join(parts)}"]
+    about = "about " if use.is_estimate else ""
+    lines = [f"{name}: {about}{format_bytes(use.peak_bytes)} at the peak, {steps}: {', '.join(parts)}"]
+    if use.is_estimate:
+        lines.append("an estimate: the compiler may fuse other ops then; compile the edited model to know the peak")
     if use.unused_bytes:
         lines.append(f"{format_bytes(use.unused_bytes)} of it hold no value at that step (layout)")
     if use.load_peak_bytes:
@@ -108,8 +111,14 @@ def _row(graph: TraceGraph, use: MemoryUse, value: HeldValue) -> tuple[str, ...]
         f"{100 * value.bytes / use.peak_bytes:.1f}",
         _first_of(value.written_by),
         _first_of(value.read_by),
-        format_bytes(value.peak_without) if isinstance(value.peak_without, int) else "",
+        _peak_without(value),
     )
+
+
+def _peak_without(value: HeldValue) -> str:
+    if not isinstance(value.peak_without, int):
+        return ""
+    return f"{'about ' if value.is_estimate else ''}{format_bytes(value.peak_without)}"
 
 
 def _kept_row(graph: TraceGraph, value: HeldValue) -> tuple[str, ...]:

@@ -6,14 +6,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from tracemap.core.units import UNKNOWN
+from tracemap.core.units import UNKNOWN, Text
 from tracemap.ir.allocations import Access, Allocation, FunctionAllocations, GlobalStore, MemoryCommand, Size
+from tracemap.ir.attributes import shape_of
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
+from tracemap.ir.parsing import reachable
+from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, SourceOperation
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.dispatch_sites import CommandJoin
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.memory import FunctionMemory, MemoryAllocation, MemoryPlan, MemoryStep, MemoryValue, StepRange
+from tracemap.map.memory import (
+    FunctionMemory,
+    MemoryAllocation,
+    MemoryOp,
+    MemoryPlan,
+    MemoryStep,
+    MemoryValue,
+    StepRange,
+)
 from tracemap.map.model import OpId, Site, sort_ops
 
 _STORE = "dispatch.tensor.store"
@@ -76,7 +87,46 @@ class _Planner:
         return MemoryPlan(
             functions=tuple(self._function(own) for own in used if own.function and own.function in known),
             initializers=tuple(self._function(own) for own in used if not own.function),
+            ops=tuple(self._ops()),
         )
+
+    def _ops(self) -> Iterator[MemoryOp]:
+        """The ops on which results depend, with what they read."""
+        flow = self.facts.dataflow
+        for op in self.facts.ops:
+            makers = flow.makers(op.index) if op.index in flow.live else []
+            if makers or (op.index in flow.live and op.results):
+                size = shape_of(op.results[0]).bytes if op.results else UNKNOWN
+                yield MemoryOp(OpId.of(op.index), tuple(map(OpId.of, makers)), size, self._instead(op))
+
+    def _instead(self, op: SourceOperation) -> Text:
+        """The op whose result takes an op's place if it is removed."""
+        model = self.facts.model
+        if op.name in CONTROL_FLOW or len(op.results) != 1:
+            return UNKNOWN
+        for operand in op.operands:
+            maker = self.facts.operations[operand.maker]
+            if not operand.argument:
+                if maker.results[operand.number] == op.results[0]:
+                    return OpId.of(maker.owner)
+            elif maker.name not in FUNCTIONS:
+                return UNKNOWN  # what a loop carries
+            else:
+                arguments = model.arguments.get(maker.symbol, ())
+                if operand.number < len(arguments) and arguments[operand.number].type == op.results[0]:
+                    return self._passed(maker, operand.number)
+        return UNKNOWN
+
+    def _passed(self, function: SourceOperation, number: int) -> Text:
+        """The op whose result is passed as an argument of a function: "" if it is none, unknown if it varies."""
+        passed = reachable(
+            self.facts.dataflow.unordered_makers((function.index, number)),
+            lambda node: () if isinstance(node, int) else self.facts.dataflow.unordered_makers(node),
+        )
+        makers = [node for node in passed if isinstance(node, int)]
+        if len(makers) > 1:
+            return UNKNOWN
+        return OpId.of(makers[0]) if makers else ""
 
     def _function(self, own: FunctionAllocations) -> FunctionMemory:
         name = self.callers.get(own.function, own.function)
