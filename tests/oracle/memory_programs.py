@@ -18,18 +18,17 @@ _WIDTHS: Final = (32, 64, 64, 96, 160)
 
 
 @dataclass(frozen=True, slots=True)
-class FusedEdit:
+class Edit:
     """A program, the line of an op in it, and the program without that op.
 
-    `is_fused`: whether an elementwise op or a reduction is removed, which compilers fuse; else a product.
+    `is_fused`: whether the op is an elementwise one or a reduction of such a program, which compilers fuse.
     """
 
     name: str
-    kind: str
     before: Program
     after: Program
     line: int
-    is_fused: bool
+    is_fused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ def _extents(type_: str) -> list[int]:
     return [int(part) for part in type_[len("tensor<") : -len("xf32>")].split("x")]
 
 
-def fused_edits(count: int) -> Iterator[FusedEdit]:
+def fused_edits(count: int) -> Iterator[Edit]:
     """Random programs without one of their ops each; at most three edits of a program, at least half of fused ops."""
     seed = found = 0
     while found < count:
@@ -231,7 +230,7 @@ def fused_edits(count: int) -> Iterator[FusedEdit]:
             after, _ = _program(f"fused{seed}_{number}", writer, value, number)
             kind = writer.ops[number].kind
             name = f"fused {seed} without {kind} {number}"
-            yield FusedEdit(name, kind, before, after, line[number], kind in _FUSED)
+            yield Edit(name, before, after, line[number], kind in _FUSED)
         found += len(chosen)
         seed += 1
 
@@ -272,7 +271,7 @@ def _program(name: str, writer: _Writer, result: int, removed: int | None) -> tu
         for index, operand in reversed(list(enumerate(operands))):
             text = text.replace(f"%{index}", operand)
         if op.kind == "loop":
-            begin, type_ = str(number), op.type
+            begin = str(number)
             body += [
                 f"%o{number}{text}",
                 "cond {",

@@ -286,9 +286,10 @@ class _Remover:
             for held in self._values:
                 # What a loop carries, a result, is not fused with what is outside of it.
                 reads_only = set(held.readers) == {site} and not held.is_gone and held.allocation.resource != RESULT
-                if len(written) == 1 and reads_only and held.value.written_by and held.size == written[0].size:
+                if written and reads_only and held.value.written_by and all(own.size == held.size for own in written):
                     held.is_gone = True
-                    written[0].first = min(written[0].first, held.first)
+                    for own in written:
+                        own.first = min(own.first, held.first)
                     break
 
     def _is_heavy(self, op: OpId, work: Mapping[OpId, Integer]) -> bool:

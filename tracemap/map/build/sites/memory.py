@@ -13,6 +13,7 @@ from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
 from tracemap.ir.parsing import reachable
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, SourceOperation
+from tracemap.map.build.model.kinds import is_destination
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.dispatch_sites import CommandJoin
 from tracemap.map.build.sites.owners import Owners
@@ -106,6 +107,8 @@ class _Planner:
             return UNKNOWN
         for operand in op.operands:
             maker = self.facts.operations[operand.maker]
+            if not operand.argument and is_destination(maker):
+                continue
             if not operand.argument:
                 if maker.results[operand.number] == op.results[0]:
                     return OpId.of(maker.owner)
