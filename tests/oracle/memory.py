@@ -294,7 +294,8 @@ def table(edited: Sequence[EditedPeak]) -> str:
         "|---|--:|--:|--:|--:|",
     ]
     rows += [
-        f"| {one.name} | {one.before:,} | {'about ' * one.is_estimate}{one.predicted:,} | {one.true:,} | {one.error:+.1%} |"
+        f"| {one.name} | {one.before:,} | {'about ' * one.is_estimate}{one.predicted:,} | {one.true:,} "
+        f"| {one.error:+.1%} |"
         for one in edited
     ]
     changed = [one for one in edited if one.before != one.true]

@@ -1,4 +1,4 @@
-"""Programs of fused ops, each without one of its ops: the truth of peaks after an edit that changes fusion.
+"""Programs of fused ops, each without one of its ops: the truth of peaks after edits that change fusion.
 
 The programs and edits share nothing with tracemap. An edit is type-correct: the users of the op use its first operand of
 the same type, and broadcasts of a removed reduction use the unreduced value.
@@ -134,14 +134,14 @@ class _Writer:
 
     def attention(self, value: int) -> int:
         """`a (aᵀ b)`, of two products."""
-        rows, columns = _extents(self.type(value))
+        columns = _extents(self.type(value))[1]
         other = self.unary(value) if self.chance.random() < 0.5 else value
         inner, type_ = _tensor(columns, columns), self.type(value)
         text = f"stablehlo.dot_general %0, %1, contracting_dims = [0] x [0] : ({type_}, {type_}) -> {inner}"
         weight = self.add("inner product", text, (value, other), inner)
         if self.chance.random() < 0.5:
             weight = self.unary(weight)
-        text = f"stablehlo.dot_general %0, %1, contracting_dims = [1] x [0] : ({type_}, {inner}) -> {_tensor(rows, columns)}"
+        text = f"stablehlo.dot_general %0, %1, contracting_dims = [1] x [0] : ({type_}, {inner}) -> {type_}"
         return self.add("product", text, (value, weight), type_)
 
     def convolution(self, value: int) -> int:
@@ -262,7 +262,8 @@ def _program(name: str, writer: _Writer, result: int, removed: int | None) -> tu
         if op.kind in ("argument", "carried"):
             names[number] = op.text
             continue
-        if number == removed or (op.kind == "broadcast" and op.operands[0] == removed):
+        is_unreduced = op.kind == "broadcast" and op.operands[0] == removed and bool(ops[removed].reduced_type)
+        if number == removed or is_unreduced:
             replacement = _replacement(ops, number) if number == removed else op.operands[0]
             names[number] = names[-1 if replacement is None else replacement]
             continue
