@@ -1,7 +1,7 @@
 """Programs of fused ops, each without one of its ops: the truth of peaks after edits that change fusion.
 
-The programs and edits share nothing with tracemap. An edit is type-correct: the users of the op use its first operand of
-the same type, and broadcasts of a removed reduction use the unreduced value.
+The programs and edits share nothing with tracemap. An edit is type-correct: the users of the op use its first operand
+of the same type, and broadcasts of a removed reduction use the unreduced value.
 """
 
 from __future__ import annotations
