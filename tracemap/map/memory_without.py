@@ -90,22 +90,27 @@ class _Flow:
             for other in following:
                 yield from self._instead_of(other, visited | {op})
 
-    def instead(self, op: OpId, stored: Collection[OpId]) -> Text:
-        """The op whose value takes the place of a removed op's value: "" for one of no op, unknown if not one."""
-        found: set[Text] = {""}
+    def instead(self, op: OpId, stored: Collection[OpId]) -> tuple[Text, bool]:
+        """The op whose value takes the place of a removed op's value, and whether it is the only possible one.
+
+        It is "" for a value of no op, and unknown if there are several of other sizes.
+        """
+        found: dict[OpId, None] = {}
+        visited: set[OpId] = set()
         worklist = list(self._instead_of(op, frozenset()))
         for other in worklist:  # grows in the loop
             if other in self.sites_of or other in stored:
-                found.add(other)
-            elif len(worklist) > _MOST_MOVES:
-                return UNKNOWN
-            else:
-                worklist += self._instead_reads(other)
-        found -= {""} if len(found) > 1 else set()
-        return found.pop() if len(found) == 1 else UNKNOWN
-
-    def _instead_reads(self, op: OpId) -> list[OpId]:
-        return [reads for reads in self.reads(op) if reads != op]
+                found[other] = None
+            elif other not in visited:
+                visited.add(other)
+                worklist += sorted(self.reads(other) - visited, key=lambda reads: reads.number)
+        if len(found) < 2:
+            return next(iter(found), ""), True
+        # Loops pass on one of several values, of which the last one is made inside.
+        size = self.bytes(op)
+        same = [other for other in found if isinstance(size, int) and self.bytes(other) == size]
+        instead: Text = max(same, key=lambda other: other.number, default=UNKNOWN)
+        return instead, False
 
     def is_read(self, op: OpId, ops: Collection[OpId], *, edited: bool) -> bool:
         """Whether an op uses results of others, directly or through ops that compute nothing."""
@@ -121,8 +126,6 @@ class _Flow:
         """The size of an op's first result."""
         return self.op_by_id[op].bytes if op in self.op_by_id else UNKNOWN
 
-
-_MOST_MOVES = 200
 
 # ---- values
 
@@ -183,7 +186,8 @@ class _Remover:
         if held.allocation.is_carried:  # the next trip still reads what this one leaves
             self._is_estimate = True
             return
-        instead = self._flow.instead(removed[-1], self._stored)
+        instead, is_only = self._flow.instead(removed[-1], self._stored)
+        self._is_estimate |= not is_only
         writers = held.value.written_by
         own = [op for site in writers for op in self._left.get(site, ())]
         if not isinstance(instead, str):
