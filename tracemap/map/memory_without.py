@@ -283,6 +283,9 @@ class _Remover:
             left = self._left[site]
             if site not in self._step_of or not left or len(left) == len(work):
                 continue
+            # A reduction of what was fused into it may get a dispatch of its own, as in a softmax.
+            first = min(op.number for op in work if op not in left)
+            self._is_estimate |= any(op.number > first and self._is_heavy(op, work) for op in left)
             if not any(self._is_heavy(op, work) for op in work) or any(self._is_heavy(op, work) for op in left):
                 continue
             self._is_estimate = True
