@@ -17,6 +17,7 @@ from tests.conftest import Built, Recorded
 from tests.gpu import OnGpu
 from tests.schemas import validator
 from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
+from tests.terminals import on_terminal
 from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.kernels.model import Numerics
@@ -306,11 +307,30 @@ def test_errors_of_another_module_are_not_shown(copied: Built, recorded: Recorde
         result = tracemap.attribute(run, bundle)
         assert set(errors_of(result).values()) == {(UNKNOWN, UNKNOWN)}
         assert "error_ulps" not in result._columns()
+    stored["sites"][0]["isolated"]["max_ulps"] = 1e308  # stands for infinity
+    file.write_text(json.dumps(stored), encoding="utf-8")
+    assert "infinite" in check_cli("attribute", run, "--map", bundle, "--sort", "error").splitlines()[5]
+    assert "error ulps" in on_terminal(40, "attribute", run, "--map", bundle, "--sort", "error")
     file.write_text("{", encoding="utf-8")
     done = run_cli("attribute", run, "--map", bundle)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "numerics.json: damaged" in done.stderr
     assert "run `tracemap numerics` again" in done.stderr
+
+
+def test_a_result_that_cannot_be_stored_is_noted(copied: Built, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(copied("hand_mlp"), tmp_path / "m.tracemap"))
+    (bundle / NUMERICS_NAME).unlink(missing_ok=True)
+    (bundle / NUMERICS_NAME).mkdir()
+    (note,) = json_cli("numerics", bundle)["diagnostics"]
+    assert note["slug"] == "numerics-not-stored"
+
+
+def test_kernels_with_odd_names_are_in_their_sites(tmp_path: Path) -> None:
+    text = 'func.func @"../a\\0A%d <b>"(%x: tensor<8xf32>) -> tensor<8xf32> {\n  %0 = math.exp %x : tensor<8xf32>\n'
+    bundle = build(text + "  return %0 : tensor<8xf32>\n}\n", tmp_path, "odd")
+    found = json_cli("numerics", bundle)
+    assert ([site["site"] for site in found["sites"]], found["diagnostics"]) == (["site0"], [])
 
 
 def test_wrong_results_are_a_note_next_to_costs(tmp_path: Path) -> None:

@@ -204,13 +204,13 @@ def test_kernels_whose_lines_arrive_together_are_there() -> None:
     """The program that reads the compiler's output may be held up."""
     lines = [(0, 0, line) for line in REPORT.splitlines()] + [(0, 0, "    0.0003 (100.0%)  SomePass")]
     header = "// -----// IR Dump Before TranslateAllExecutablesPass: iree-hal-translate-all-executables //----- //"
-    for stamp, name in ((5, "a"), (5, "b"), (9, "c")):
+    for stamp, name in ((5, "a"), (5, "b"), (9, r'"c\0A\22"')):
         lines += [(stamp, 0, header), (stamp, 0, f"hal.executable private @{name} {{...}}")]
     lines.append((12, 0, header.replace("Before", "After")))
     output = StampedOutput((*lines[-7:], *lines[:-7]), UNKNOWN)
-    kernels = [TimedKernel(name, name, f"{name}.mlir") for name in "abc"]
+    kernels = [TimedKernel(name, name, f"{name}.mlir") for name in ("a", "b", 'c\n"')]
     timing = build_timing(read_pass_times(output.text), output, 999_999, UNKNOWN, kernels)
-    assert {own.kernel: own.duration_ns for own in timing.kernels} == {"a": 0, "b": 4, "c": 3}
+    assert {own.kernel: own.duration_ns for own in timing.kernels} == {"a": 0, "b": 4, 'c\n"': 3}
     assert 7 + sum(other.duration_ns for other in timing.others) == timing.executables_ns
 
 

@@ -115,6 +115,7 @@ def make_inputs(folder: Path) -> None:
     _make_texts(folder)
     _make_profile(folder)
     if _can_compile():
+        check_cli("numerics", bundle, "--flagfile", _FLAGFILE, "--against", "f64")
         _make_calls(folder)
         _make_cuda(folder)
     if _can_compile() and shutil.which("valgrind"):

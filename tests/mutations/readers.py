@@ -97,6 +97,11 @@ def _read_timing(folder: Path, dice: random.Random) -> None:
     run_command("show", folder / inputs.BUNDLE, "--cost", "--format", dice.choice(("text", "json")))
 
 
+def _read_numerics(folder: Path, dice: random.Random) -> None:
+    arguments = ("--map", folder / inputs.BUNDLE, "--format", dice.choice(("text", "json", "csv")))
+    run_command("attribute", folder / inputs.RUN, *arguments)
+
+
 def _read_memory(folder: Path, dice: random.Random) -> None:
     without = dice.choice(((), ("--without", "op2"), ("--dim", "0")))
     run = dice.choice(((), (folder / inputs.RUN,)))
@@ -400,6 +405,7 @@ READERS: dict[str, Reader] = {
         Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
         Reader("compiled", ((f"{inputs.BUNDLE}/compiled.json", changed_json),), _read_compiled),
         Reader("timing", ((f"{inputs.BUNDLE}/timing.json", changed_json),), _read_timing),
+        Reader("numerics", ((f"{inputs.BUNDLE}/numerics.json", changed_json),), _read_numerics),
         Reader("memory", ((f"{inputs.BUNDLE}/memory.json", changed_json),), _read_memory),
         Reader(
             "kept",

@@ -118,7 +118,7 @@ class Errors(Record, frozen=True):
     """Errors of floats that dispatches write, in whole units of the last place; the largest of several.
 
     `isolated_ulps`: on the inputs that the dispatch had; `accumulated_ulps`: against a double-precision run of the
-    program. Both are rounded up, and unknown if nothing was compared.
+    program. Both are rounded up, and unknown if nothing was compared; the largest integer stands for infinity.
     """
 
     isolated_ulps: Integer = UNKNOWN

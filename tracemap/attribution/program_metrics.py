@@ -44,6 +44,8 @@ COMPILE_TIME: Final = "compile_ns"
 """Time that the compiler took for an op's kernels."""
 MODULE_BYTES: Final = "module_bytes"
 """Bytes of the module that belong to an op: machine code, read-only data, bytecode and constants."""
+STATIC_METRICS: Final = (LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
+"""Metrics of the program as such, whatever the number of invocations."""
 PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 
 

@@ -49,9 +49,7 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
     observed = _observed(bundle, _kernels(bundle), options, reference, samples=other is not None)
     if other is None:
         found = assess(observed, options.against or KERNELS)
-        if not options.statistics:
-            keep_numerics(bundle, found)
-        return found
+        return found if options.statistics else keep_numerics(bundle, found)
     progress(f"running {other.path.name}")
     # Only a NaN of ours needs the other's evaluated dispatches: whether it makes the same.
     has_nan = any(number.kind == "nan" for dispatch in observed.checked for number in dispatch.bad)
@@ -148,11 +146,12 @@ def _samples_of(file: Path) -> Samples:
 def _identified(graph: TraceGraph, kernels: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[Diagnostic, ...]]:
     """The candidate sites of each dispatch."""
     from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
+    from tracemap.map.model import entry_name
 
     if not kernels:
         return [], ()
     try:
-        order = identify_launches(graph, kernels)
+        order = identify_launches(graph, list(map(entry_name, kernels)))
     except UnknownOrder as error:
         text = f"this lists kernels, not dispatch sites, since these are unknown: {error}"
         return [()] * len(kernels), (Diagnostic("sites-unknown", text),)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import structs
 
 from tracemap.core.codec import encode
 from tracemap.core.diagnostics import Diagnostic
@@ -121,10 +121,15 @@ def culprit_of_number(bad: BadNumber) -> Culprit:
 # ---- the bundle's file
 
 
-def keep_numerics(bundle: Bundle, found: Numerics) -> None:
-    """Store the numerics in the bundle, if it is writable; results of an earlier run give way."""
-    with suppress(OSError, TracemapError), atomic_file(path_in_bundle(bundle.path, NUMERICS_NAME)) as temporary:
-        temporary.write_bytes(encode(found))
+def keep_numerics(bundle: Bundle, found: Numerics) -> Numerics:
+    """Store the numerics in the bundle; a diagnostic says why, if that fails. Results of an earlier run give way."""
+    try:
+        with atomic_file(path_in_bundle(bundle.path, NUMERICS_NAME)) as temporary:
+            temporary.write_bytes(encode(found))
+    except (OSError, TracemapError) as error:
+        text = f"the result is not in {bundle.path.name}, so that other commands do not show it next to costs: {error}"
+        return structs.replace(found, diagnostics=(*found.diagnostics, Diagnostic("numerics-not-stored", text)))
+    return found
 
 
 def kept_numerics(bundle: Bundle) -> Numerics | None:

@@ -8,6 +8,7 @@ from typing import Final
 from tracemap.attribution.advice.program import invocation_ns
 from tracemap.attribution.advice.rules import fastest_device, is_faster_device
 from tracemap.attribution.model import Advice, Attribution, MetricTotal
+from tracemap.attribution.program_metrics import STATIC_METRICS
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Comparison, MemoryDifference, OpDifference, OpMemory
 from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, WINDOW, above_result, has_slug
@@ -61,9 +62,13 @@ def scaled_unit(unit: str) -> tuple[str, int]:
 def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:
     """The basis of the numbers of these metrics, in words.
 
-    If times, samples and simulated counts have different numbers of invocations, the text lists them.
+    If times, samples and simulated counts have different numbers of invocations, the text lists them. Metrics of the
+    program that do not depend on invocations do not count.
     """
+    metrics = [metric for metric in metrics if metric.name not in STATIC_METRICS]
     counts = [*dict.fromkeys(map(known_invocations, metrics))]
+    if not counts:
+        return "of the program"
     if counts == [0]:
         return "sums of the whole run" + ("" if totals else ", not per invocation")
     if len(counts) == 1:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, TextIO
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
 from tracemap.core.diagnostics import ABOVE_RESULT, BUDGET_SPENT, LOAD_TIME, Diagnostic, above_result, below_result
 from tracemap.core.units import (
+    MAX_INTEGER,
     UNKNOWN,
     Scale,
     Unknown,
+    format_count,
     format_ns,
     join_names,
     plural,
@@ -40,7 +42,7 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, note_text, print_notes, print_table, say, say_line
-from tracemap.reports.views.costs import LEAVE_METRIC, OVERHEAD, SHARE, TEXT, Column, Costs, Row, View
+from tracemap.reports.views.costs import LEAVE_METRIC, OVERHEAD, SHARE, TEXT, ULPS, Column, Costs, Row, View
 from tracemap.reports.views.ops import GAIN, GAIN_RANGE, LOW_END, PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 from tracemap.runs.model import UNKNOWN_PARTS
@@ -276,11 +278,18 @@ def _texts(column: Column, rows: Sequence[Row]) -> tuple[Heading, list[str]]:
 
 def _numbers(column: Column, values: Sequence[float | None], longest_time: float) -> tuple[Heading, list[str]]:
     """A column of numbers in one unit, which the heading names."""
+    if column.unit == ULPS:
+        heading = Heading(f"{column.heading} {ULPS}", right=True, leave=column.leave)
+        return heading, ["–" if value is None else _ulps_text(value) for value in values]
     scale = Scale.of([value for value in values if value is not None], column.unit, longest_time)
     unit = f" {scale.unit}" if scale.unit else ""
     begins_pair = column.key == LOW_END
     heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave, begins_pair=begins_pair)
     return heading, ["–" if value is None else scale.text(value) for value in values]
+
+
+def _ulps_text(value: float) -> str:
+    return "infinite" if value >= MAX_INTEGER else format_count(round(value))
 
 
 # ---- remarks and balance

@@ -66,6 +66,8 @@ class LazyRow(Mapping[str, Cell]):
 TEXT = ""
 """Unit of text columns."""
 PERCENT = "%"
+ULPS: Final = "ulps"
+"""Unit of errors: units of the last place, as whole numbers or powers of ten."""
 
 NEVER = 0
 """Value of `Column.leave`: never drop the column."""

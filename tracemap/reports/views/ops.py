@@ -29,7 +29,19 @@ from tracemap.map.model import Op
 from tracemap.map.query import PASSES, python_frame
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import file_line, op_line, root_and_line
-from tracemap.reports.views.costs import CLOCKS, OVERHEAD, PERCENT, Cell, Column, Costs, LazyRow, Row, View, known_cell
+from tracemap.reports.views.costs import (
+    CLOCKS,
+    OVERHEAD,
+    PERCENT,
+    ULPS,
+    Cell,
+    Column,
+    Costs,
+    LazyRow,
+    Row,
+    View,
+    known_cell,
+)
 from tracemap.runs.model import TIME_METRICS
 
 # ---- ops, alone or grouped by line or name
@@ -62,8 +74,8 @@ def error_columns(costed: MapCosts) -> tuple[Column, ...]:
     """The largest errors of the dispatches of a row; shown if `tracemap numerics` found any."""
     known = [result.errors for result in costed.site_results.values()]
     return (
-        Column("error", "error ulps", "count", leave=LEAVE_ERROR, usual=any(map(_has_isolated, known))),
-        Column("accumulated", "accumulated ulps", "count", leave=LEAVE_ERROR, usual=any(map(_has_accumulated, known))),
+        Column("error", "error", ULPS, leave=LEAVE_ERROR, usual=any(map(_has_isolated, known))),
+        Column("accumulated", "accumulated", ULPS, leave=LEAVE_ERROR, usual=any(map(_has_accumulated, known))),
     )
 
 

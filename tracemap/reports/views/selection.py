@@ -15,7 +15,7 @@ from tracemap.core.units import natural_sort_key, plural_of
 from tracemap.map.query import PASSES
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.cost_lookup import MapCosts
-from tracemap.reports.views.costs import SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
+from tracemap.reports.views.costs import NEVER, SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
 from tracemap.reports.views.ops import PASS, by_kernel, by_line, by_name, by_op, by_site
 from tracemap.reports.views.python import (
     SCOPE,
@@ -107,6 +107,8 @@ def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) 
     if view.noun == SCOPE and not options.sort:
         shown = as_tree(shown)
     columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
+    if options.sort and not options.columns:
+        columns = _with_sorted(columns, _column(view, options.sort))
     total_share, shown_share = _share(view.rows), _share(shown)
     matching_share = total_share if matching is view.rows else _share(matching)
     hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
@@ -143,6 +145,13 @@ def _unknown(view: View, name: str, columns: Sequence[Column]) -> UsageInvalid:
     return UsageInvalid(
         f"the table of {plural_of(view.noun)} has no column {name!r}; it has: {', '.join(names)}{remedy}"
     )
+
+
+def _with_sorted(columns: Sequence[Column], rank: Column) -> tuple[Column, ...]:
+    """The columns with the one that rows are sorted by, which narrow terminals keep."""
+    kept = replace(rank, leave=NEVER)
+    shown = tuple(kept if column.key == rank.key else column for column in columns)
+    return shown if kept in shown else (*shown, kept)
 
 
 def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:

@@ -22,6 +22,7 @@ from enum import Enum, auto
 from typing import Final
 
 from tracemap.core.errors import ModelInvalid
+from tracemap.core.locations import STRING, unescape
 from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.map.build.compiler.remarks import NO_THREADS
 from tracemap.map.bundle_documents import BuildTiming, KernelTiming, OtherTiming, PassTiming
@@ -167,7 +168,7 @@ def _waited(lines: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, s
 
 
 _PASS_LINE = re.compile(r"// -----// IR Dump (Before|After) (\w+)Pass")
-_EXECUTABLE = re.compile(r'hal\.executable \w+ @(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+_EXECUTABLE = re.compile(rf"hal\.executable \w+ @(?:({STRING})|([\w.$-]+))")
 _PASS = re.compile(r"^ Running pass \d+ (\S+) on (.*)$")
 _FUNCTION_END = re.compile(r"^remark: (.*?):\d+:\d+: \d+ instructions in function")
 _IN_FUNCTION = re.compile(r"^loop .* in function (.*)$")
@@ -246,7 +247,7 @@ def _events(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, _
     unnamed: _Event | None = None
     for stamp, waited, line in lines:
         if unnamed is not None and (named := _EXECUTABLE.match(line)):
-            yield stamp, waited, unnamed, named[1] or named[2], ""
+            yield stamp, waited, unnamed, unescape(named[1]) if named[1] else named[2], ""
             unnamed = None
         elif found := _PASS_LINE.match(line):
             event = _EVENT_OF_LINE.get((found[1], found[2]), _Event.OTHER_WORK)

@@ -24,12 +24,13 @@ const gains = column("gain if 2x faster", (op) => op.gain?.[0] ?? null, gainCell
 const ULPS = ["of the dispatch alone, in units of the last place", "against double precision from the start, in units of the last place"];
 const errorColumns = (rows) => ["error ulps", "accumulated ulps"].flatMap((label, at) => {
   const pick = (row) => row.errors?.[at] ?? null;
-  const cell = (row) => (pick(row) === null ? make("td", "num", "–") : numberCell(pick(row), "count"));
+  const cell = (row) => (pick(row) === null ? make("td", "num", "–") : make("td", "num", ulpsText(pick(row))));
   return rows.some((row) => pick(row) !== null) ? [column(label, pick, cell, true, () => ULPS[at])] : [];
 });
+const ulpsText = (ulps) => (ulps > Number.MAX_SAFE_INTEGER ? "infinite" : quantity(ulps, "count"));
 function errorText(row) {
-  const [alone, whole] = row.errors;
-  return [isKnown(alone) ? alone + " ulps" : "", isKnown(whole) ? whole + " ulps accumulated" : ""].filter(Boolean).join(", ");
+  const [alone, whole] = row.errors.map((ulps) => (isKnown(ulps) ? ulpsText(ulps) + " ulps" : ""));
+  return [alone, whole && whole + " accumulated"].filter(Boolean).join(", ");
 }
 
 const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
