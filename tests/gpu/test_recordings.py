@@ -129,7 +129,8 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     table = duckdb.read_parquet(str(run))
     assert LAUNCH not in table.columns
     per_call = table.aggregate(
-        "invocation, warmup, count(*) FILTER (kind = 'dispatch') AS launches, count(DISTINCT site) AS sites, "
+        "invocation, warmup, count(*) FILTER (kind = 'dispatch') AS launches, "
+        "count(DISTINCT site) FILTER (kind = 'dispatch') AS sites, "
         "count(*) FILTER (kind = 'dispatch' AND submitted_ns <= start_ns) AS submitted",
         "invocation, warmup",
     )

@@ -377,13 +377,13 @@ COLUMNS: dict[str, str] = {
 }
 """The columns with a fixed meaning, with their SQL types; NULL is unknown.
 
-`kind` defaults to dispatch. `call`: index of the execution of its site or command. `invocation`: index of the
-invocation of the entry point, from 0, warm-up included. `start_ns` and `submitted_ns` are on the run's clock;
-`submitted_ns` is the time of submission by the host (for a dispatch, its `execute` has it). `workgroups_x` …: workgroup
-counts of a dispatch. `payload_bytes`: bytes that a copy, fill, update or migration moves, an alloca allocates or a
-dealloca releases. `covered_ns`: the part of an execute's duration in which a dispatch of it ran. `step`: a line of
-kernel IR (0: machine code without a line). `address`: an address in the executable's ELF image, in the address space of
-its symbols.
+`kind` defaults to dispatch. `site`: the dispatch site; of a copy or fill on CUDA, its transfer. `call`: index of the
+execution of its site or command. `invocation`: index of the invocation of the entry point, from 0, warm-up included.
+`start_ns` and `submitted_ns` are on the run's clock; `submitted_ns` is the time of submission by the host (for a
+dispatch, its `execute` has it). `workgroups_x` …: workgroup counts of a dispatch. `payload_bytes`: bytes that a copy,
+fill, update or migration moves, an alloca allocates or a dealloca releases. `covered_ns`: the part of an execute's
+duration in which a dispatch of it ran. `step`: a line of kernel IR (0: machine code without a line). `address`: an
+address in the executable's ELF image, in the address space of its symbols.
 """
 
 SAMPLES = "samples"
