@@ -25,7 +25,6 @@ _TOOLS = {
     **dict.fromkeys(("iree-compile", "iree-opt"), _COMPILER),
     **dict.fromkeys(("iree-benchmark-module", "iree-run-module", "iree-dump-module"), _RUNTIME),
     "iree-profile": (*_RUNTIME[:2], "install it with: pip install 'iree-base-runtime>=3.12', the first that has it"),
-    "ncu": ("", "", "install NVIDIA's Nsight Compute, which comes with the CUDA toolkit, and put it on PATH"),
     "valgrind": ("", "", "install it (Debian, Ubuntu: apt-get install valgrind)"),
 }
 """Package, folder in it (both may be empty), and how to install, for each tool."""

@@ -73,8 +73,8 @@ def is_transfer_name(name: str) -> bool:
     return _TRANSFER_MARK in name
 
 
-LAUNCH_NAME: Final = """CASE WHEN kind = 'dispatch' THEN kernel ELSE
-    (CASE kind WHEN 'update' THEN 'copy' ELSE kind END) || chr(31) || coalesce(CAST(payload_bytes AS VARCHAR), '') END"""
+LAUNCH_NAME: Final = """CASE WHEN kind = 'dispatch' THEN kernel ELSE CASE kind WHEN 'update' THEN 'copy' ELSE kind END
+    || chr(31) || coalesce(CAST(payload_bytes AS VARCHAR), '') END"""
 """The name of an event with `LAUNCH` in SQL: its kernel, or as by `transfer_name`."""
 
 

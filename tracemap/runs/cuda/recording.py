@@ -31,7 +31,7 @@ ACTIVITY_FILE: Final = FileKind(
         *("static_shared", "dynamic_shared"),
     ),
 )
-KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED = range(1, 9)
+KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED, COUNT = range(1, 10)
 """Kinds of records, as in `enum recorded` of the library."""
 _PROCESS_NAME: Final = re.compile(r"cuda-([0-9]+-[0-9a-f]+)\.jsonl")
 _MOST_NS: Final = 1 << 62
@@ -224,15 +224,9 @@ def read_activity(process: CudaProcess) -> Activity:
     """
     import numpy as np
 
-    parts = []
-    for path in process.activity_files():
-        head = read_head(path, ACTIVITY_FILE)
-        if head is not None:
-            parts.append(read_records(path, head))
-    if not parts:
-        none = np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
-        return Activity(none, none, 0, 0, UNKNOWN)
-    records = np.concatenate(parts)
+    records = _records(process)
+    if not len(records):
+        return Activity(records, records, 0, 0, UNKNOWN)
     for name in ("start_ns", "end_ns", "bytes"):
         if len(records) and int(records[name].max()) > _MOST_NS and not _only_moments(records, name):
             raise RunInvalid(f"{process.path}: a record's {name} is out of range")
@@ -250,6 +244,44 @@ def read_activity(process: CudaProcess) -> Activity:
         unfinished=int(np.count_nonzero(is_work & ~has_times)),
         width_ns=int(moments["bytes"].max()) if len(moments) else UNKNOWN,
     )
+
+
+def _records(process: CudaProcess) -> npt.NDArray[Any]:
+    """All records of a process, as far as they were written."""
+    import numpy as np
+
+    heads = ((path, read_head(path, ACTIVITY_FILE)) for path in process.activity_files())
+    parts = [read_records(path, head) for path, head in heads if head is not None]
+    return np.concatenate(parts) if parts else np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCount:
+    """A count of a launch: the launch's number in the process, its kernel, and the metric's number."""
+
+    launch: int
+    kernel: str
+    metric: int
+    count: int
+
+
+def read_counts(process: CudaProcess) -> list[LaunchCount]:
+    """The counts of a process that counted its launches, in their order.
+
+    Raises:
+        RunInvalid: a file is damaged.
+        RunVersion: another format version.
+    """
+    import numpy as np
+
+    records = _records(process)
+    counts = records[records["kind"] == COUNT]
+    counts = counts[np.lexsort((counts["detail"], counts["correlation"]))]
+    columns = (counts[name].tolist() for name in ("correlation", "name", "detail", "bytes"))
+    rows = list(zip(*columns, strict=True))
+    if unknown := {name for _, name, _, _ in rows} - process.names.keys():
+        raise RunInvalid(f"{process.path}: does not name kernel {min(unknown)}, which its records have")
+    return [LaunchCount(launch, process.names[name], metric, count) for launch, name, metric, count in rows]
 
 
 def _only_moments(records: npt.NDArray[Any], name: str) -> bool:
