@@ -44,9 +44,9 @@ GPU_EVENTS: Final = (
     GpuEvent("tensor-instructions", "sm__inst_executed_pipe_tensor.sum", "instructions of warps on tensor cores"),
     GpuEvent("bank-conflicts", "l1tex__data_bank_conflicts_pipe_lsu.sum", "conflicts of banks of shared memory"),
 )
-"""CUPTI 13.0 accepts all of them for chips from Volta (GV100) to Blackwell (GB100); GeForce Blackwell has no DRAM reads.
+"""CUPTI 13.0 accepts all of them for chips from Volta (GV100) to Blackwell (GB100).
 
-For an integrated GPU (GB10B), it has no DRAM at all.
+On GeForce cards of Blackwell it lacks DRAM reads and writes apart, on integrated GPUs all of DRAM.
 """
 _SUM: Final = ".sum"
 

@@ -175,16 +175,25 @@ class CacheSpeed(Record, frozen=True):
     bytes_per_second: Positive
 
 
+class UnitPeak(Record, frozen=True):
+    """Peak arithmetic of a GPU in another type or on tensor cores: `name` is `f16`, `tensor f16` or `tensor tf32`."""
+
+    name: str
+    operations_per_second: Positive
+
+
 class Peaks(Record, frozen=True):
     """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known.
 
-    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`).
+    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`). `units`:
+    peaks of the GPU in other types; the rules do not use them, since the map has no types of elements.
     """
 
     operations_per_second: Positive
     bytes_per_second: Positive
     source: Literal["measured", "assumed", "specified"]
     caches: tuple[CacheSpeed, ...] = ()
+    units: tuple[UnitPeak, ...] = ()
 
 
 class ElapsedParts(Record, frozen=True):
