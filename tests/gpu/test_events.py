@@ -16,7 +16,7 @@ CHIPS = ("GV100", "TU102", "GA100", "GA102", "GH100", "AD102")
 def sized(**fields: type) -> ctypes.Structure:
     """Parameters of a function of CUPTI's range profiler."""
     layout = [("size", ctypes.c_size_t), ("reserved", ctypes.c_void_p), *fields.items()]
-    made = type("Parameters", (ctypes.Structure,), {"_fields_": layout})()
+    made: ctypes.Structure = type("Parameters", (ctypes.Structure,), {"_fields_": layout})()
     made.size = ctypes.sizeof(made)
     return made
 

@@ -80,7 +80,7 @@ def _disassembled(ptx: str) -> str:
 
 
 def _functions(text: str) -> Iterator[tuple[str, tuple[Instruction, ...]]]:
-    """The instructions of each function, without the padding behind its code; labels become addresses."""
+    """The instructions of each function, without the padding after its code; labels become addresses."""
     name, rows, labels, waiting = "", list[tuple[int, str]](), dict[str, int](), list[str]()
     for line in [*text.splitlines(), ".text.end:"]:
         if section := _SECTION.match(line):
