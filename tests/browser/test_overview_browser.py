@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support import check_cli
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import SourceFile
 from tracemap.reports.html import write_page
+from tracemap.runs.model import Peaks, UnitPeak
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +265,20 @@ def test_work_that_is_unknown_or_impossible_is_named(
     drawn = browser.find_elements(By.CSS_SELECTOR, "#roofline svg")
     assert bool(drawn) is (operations is not UNKNOWN)
     assert drawn or find(browser, "#roofline").text == "Nothing to draw: the amount of work is unknown."
+
+
+def test_roofline_of_a_gpu_has_the_peaks_of_other_types(open_page: Open, tmp_path: Path) -> None:
+    map_ = graph((op(0, 2),), (site(0, 0),))
+    costs = attribution(map_, {"duration_ns": {"site0": 80}}, executes=EXECUTES)
+    units = (UnitPeak("f16", 2 * 10**14), UnitPeak("tensor f16", 10**15))
+    costs = replace(costs, run=structs.replace(costs.run, peaks=Peaks(10**14, 3 * 10**12, "specified", units=units)))
+    write_page(render_page(build_page(map_, costs, lambda _: "a\nb\n")), tmp_path / "gpu.html", force=False)
+    browser = open_page(tmp_path / "gpu.html", "#overview")
+    names = [text.text for text in browser.find_elements(By.CSS_SELECTOR, "#roofline .axis-name")]
+    assert names == ["operations per byte →", "↑ operations per second on the GPU", "f16", "tensor f16"]
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#roofline .roof.unit")) == 2
+    height = [find(browser, f"#roofline .roof{kind}").rect["y"] for kind in (":not(.unit)", ".unit")]
+    assert height[1] < height[0]
 
 
 @pytest.mark.long

@@ -1,9 +1,10 @@
 """Check recordings on an NVIDIA GPU: `python -m tests.gpu.check`, in at most five minutes.
 
-The check builds four samples (or takes the bundles of `--bundles FOLDER`, as the tests name them), and compares what a
-GPU gives with what it must give: outputs equal to the CPU's, every launch at its site, equal layers alike, books that
-balance, and a small overhead. Results go to a file of `tests/gpu/recorded/`, with date, driver and card. Steps that do
-not fit into the time are listed as not reached; the status is 1 if any step failed.
+It needs a checkout with `pip install '.[cuda,dev]'`, an NVIDIA GPU and its driver. The check builds five samples (or
+takes the bundles of `--bundles FOLDER`, as the tests name them), and compares what a GPU gives with what it must give:
+outputs equal to the CPU's, every launch, copy and fill at its place, equal layers alike, books that balance, a small
+overhead, and the DRAM traffic of a copy. It prints a table. Results go to a file of `tests/gpu/recorded/`, with date,
+driver and card. Steps that do not fit into the time are listed as not reached; the status is 1 if any step failed.
 """
 
 from __future__ import annotations
@@ -29,18 +30,25 @@ from typing import Any
 
 from tests.gpu import sites_in_order
 from tests.gpu.standins import NOTHING, RECORDED
-from tests.support import SAMPLES
+from tests.support import ROOT, SAMPLES
 from tracemap.core.toolchain import find_tool
 from tracemap.hook.cuda import CudaSettings, cuda_environment, cupti_libraries
 from tracemap.runs.cuda.recording import process_files, read_activity, read_process
 
 TARGET = "sm_86"
 CALLS = 200
-LAUNCHES = {"hand_repeat12": 12, "jax_gpt2_4l": 61, "torch_resnet18_small": 33}
-"""Launches per call of programs without branches, as recorded on an H100."""
+LARGEST = "jax_gpt2_small_12l"
+LOOP = "hand_loop"
+LAUNCHES = {"hand_repeat12": 12, "jax_gpt2_4l": 61, "torch_resnet18_small": 33, LARGEST: 173, LOOP: 10}
+"""Launches per call: those of all but the largest were recorded on an H100."""
+COPY = Path("tests/programs/gpu_copy.mlir")
+COPY_INPUT, COPY_BYTES = "268435456xf32=1", 1 << 30
+"""The bytes that the program reads, and writes, in its only kernel."""
 MOST_DIFFERENCE = 0.02
 """Between the medians of equal layers."""
 MOST_OVERHEAD = 0.05
+"""Of the largest model; calls of small ones are shorter than what a record costs per launch."""
+MOST_TRAFFIC_ERROR = 0.05
 PACKAGES = ("iree-base-runtime", "iree-base-compiler", "nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12")
 
 
@@ -116,16 +124,17 @@ class Checks:
 
     def __init__(self, folder: Path, bundles: Path | None) -> None:
         self.folder, self.bundles = folder, bundles
+        self.done: dict[tuple[str, ...], dict[str, Any]] = {}
 
-    def bundle(self, model: str, device: str) -> Path:
-        """A sample's bundle, built if `--bundles` has none."""
+    def bundle(self, model: str, device: str, source: Path | None = None) -> Path:
+        """A sample's bundle, or that of another source, built if `--bundles` has none."""
         name = f"{model}-cuda.tracemap" if device == "cuda" else f"{model}.tracemap"
         for place in filter(None, (self.bundles, self.folder)):
             if (place / name).is_dir():
                 return place / name
         options = ("--device", "cuda") if device == "cuda" else ()
         flags = ("--", f"--iree-cuda-target={TARGET}") if device == "cuda" else ()
-        tracemap("build", SAMPLES / "models" / f"{model}.mlir", *options, "-o", self.folder / name, *flags)
+        tracemap("build", source or SAMPLES / "models" / f"{model}.mlir", *options, "-o", self.folder / name, *flags)
         return self.folder / name
 
     def flags(self, model: str) -> tuple[str | Path, ...]:
@@ -141,6 +150,8 @@ class Checks:
 
     def recorded(self, model: str, *flags: str) -> dict[str, Any]:
         """`record`, and whether every launch is at its site and the books balance."""
+        if (model, *flags) in self.done:
+            return self.done[model, *flags]
         bundle, table = self.bundle(model, "cuda"), self.folder / f"{model}{len(flags)}.parquet"
         words: tuple[str | Path, ...] = (
             "--iterations",
@@ -157,7 +168,7 @@ class Checks:
         elapsed = result["run"]["elapsed"]
         parts = [value for name, value in elapsed.items() if name.endswith("_ns")]
         calls = {site["site"]: site["calls"] for site in result["sites"] if site["calls"]}
-        facts = {
+        facts: dict[str, Any] = {
             "model": model,
             "flags": flags,
             "slugs": sorted({item["slug"] for item in result["diagnostics"]}),
@@ -167,12 +178,19 @@ class Checks:
             "is_elapsed_explained": sum(parts) == result["run"]["elapsed_ns"],
             "is_exact": not {item["slug"] for item in result["diagnostics"]} & {"sites-by-order", "split-evenly"},
         }
-        if model in LAUNCHES:
-            per_call = Counter(sites_in_order(bundle))
-            facts["launches_per_call"] = sum(per_call.values())
-            facts["is_every_launch_there"] = calls == {site: CALLS * count for site, count in per_call.items()}
+        launches = sum(calls.values())
+        facts |= {
+            "launches_per_call": launches / CALLS,
+            "is_every_launch_there": launches == CALLS * LAUNCHES[model],
+            "is_every_copy_and_fill_at_its_op": "transfers-astray" not in facts["slugs"],
+        }
+        if model != LOOP:
+            expected = Counter(sites_in_order(bundle))
+            facts["is_every_launch_at_its_site"] = calls == {site: CALLS * count for site, count in expected.items()}
         medians = {site["site"]: site["metrics"]["duration_ns"]["per_call"]["median"] for site in result["sites"]}
-        return {**facts, "medians": {site: ns for site, ns in medians.items() if site in calls}}
+        facts["medians"] = {site: ns for site, ns in medians.items() if site in calls}
+        self.done[model, *flags] = facts
+        return facts
 
     def counted(self, model: str) -> dict[str, Any]:
         """`record --counters`: the sums of a kernel's launches, or why there are none."""
@@ -183,6 +201,23 @@ class Checks:
         sums = {metric["name"]: metric["measured"] for metric in result["metrics"]}
         notes = [item for item in result["diagnostics"] if item["slug"] in ("no-counters", "counters-unmatched")]
         return {"model": model, "sums": sums, "notes": notes, "is_counted": sums.get("l2-misses", 0) > 0}
+
+    def copied(self) -> dict[str, Any]:
+        """The DRAM traffic of a kernel that reads and writes a known number of bytes."""
+        bundle = self.bundle("gpu_copy", "cuda", ROOT / COPY)
+        table, calls = self.folder / "copy.parquet", 2
+        words = ("--input", COPY_INPUT, "--counters", "dram-bytes", "--iterations", str(calls), "--warmup", "1")
+        tracemap("record", bundle, *words, "-o", table)
+        result = json.loads(tracemap("attribute", table, "--map", bundle, "--format", "json"))
+        counted = {metric["name"]: metric["measured"] for metric in result["metrics"]}.get("dram-bytes", 0)
+        error = counted / (calls * 2 * COPY_BYTES) - 1
+        return {
+            "model": "gpu_copy",
+            "dram_bytes_per_call": counted / calls,
+            "error": round(error, 4),
+            "notes": [item for item in result["diagnostics"] if item["slug"] in ("no-counters", "counters-unmatched")],
+            "is_within": abs(error) <= MOST_TRAFFIC_ERROR,
+        }
 
     def layers(self, model: str) -> dict[str, Any]:
         """How much the medians of equal layers differ: sites that share their kernel."""
@@ -201,7 +236,7 @@ class Checks:
         return {
             "model": model,
             "spread": spread,
-            "is_alike": all(value <= MOST_DIFFERENCE for value in spread.values()),
+            "is_alike": bool(spread) and all(value <= MOST_DIFFERENCE for value in spread.values()),
         }
 
     def ms_per_call(self, model: str, variables: dict[str, str]) -> float:
@@ -228,8 +263,13 @@ class Checks:
             plain.append(self.ms_per_call(model, {}))
             injected.append(self.ms_per_call(model, cuda_environment(folder)))
         ratio = min(injected) / min(plain) - 1
-        # The promise is for a real model; calls of small ones are shorter than what a record costs per launch.
-        return {"model": model, "plain_ms": plain, "injected_ms": injected, "overhead": round(ratio, 4)}
+        facts: dict[str, Any] = {
+            "model": model,
+            "plain_ms": plain,
+            "injected_ms": injected,
+            "overhead": round(ratio, 4),
+        }
+        return facts | ({"is_small": ratio <= MOST_OVERHEAD} if model == LARGEST else {})
 
     def ended(self, number: signal.Signals) -> dict[str, Any]:
         """What is there of a program that a signal ends: whole records of whole kernels."""
@@ -259,6 +299,18 @@ class Checks:
         }
 
 
+def print_table(report: Report) -> None:
+    """Print a row per step: how it ended, its figures, and what was not as it must be."""
+    figures = ("launches_per_call", "overhead", "error", "spread")
+    for row in report.steps:
+        wrong = [key for key, value in row.items() if key.startswith("is_") and not value]
+        found = {key: row[key] for key in figures if key in row}
+        text = ", ".join(f"{key} {value}" for key, value in found.items())
+        print(
+            f"{row['status']:12}{row['step']:24}{row.get('model', ''):22}{row['seconds']:6} s  {text} {' '.join(wrong)}"
+        )
+
+
 def main() -> int:
     """Run all steps; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -272,11 +324,14 @@ def main() -> int:
         checks = Checks(Path(name), options.bundles)
         for model in LAUNCHES:
             report.step("record", 20, lambda model=model: checks.recorded(model))  # type: ignore[misc]
-        report.step("record in a loop", 20, lambda: checks.recorded("hand_loop"))
+        report.step("dram traffic of a copy", 30, checks.copied)
+        report.step("overhead", 30, lambda: checks.overhead(LARGEST))
+        report.step("equal layers", 20, lambda: checks.layers(LARGEST))
+        for model in LAUNCHES:
+            report.step("outputs", 20, lambda model=model: checks.outputs(model))  # type: ignore[misc]
         report.step("record graphs", 20, lambda: checks.recorded("jax_gpt2_4l", "--cuda_use_streams=false"))
         for model in ("hand_repeat12", "jax_gpt2_4l"):
             report.step("equal layers", 20, lambda model=model: checks.layers(model))  # type: ignore[misc]
-            report.step("outputs", 20, lambda model=model: checks.outputs(model))  # type: ignore[misc]
             report.step("overhead", 30, lambda model=model: checks.overhead(model))  # type: ignore[misc]
         report.step("counters", 40, lambda: checks.counted("hand_repeat12"))
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -284,6 +339,7 @@ def main() -> int:
     card = re.sub(r"\W+", "-", str(machine.get("card", "no-card")).partition(",")[0]).strip("-").lower()
     target = options.output / f"check-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}-{card}.json"
     target.write_text(json.dumps(report.steps, indent=1) + "\n", encoding="utf-8")
+    print_table(report)
     print(target)
     return int(any(step["status"] == "failed" for step in report.steps))
 

@@ -50,7 +50,7 @@ class StandIns:
         """The CUDA library."""
         return self.folder / CUDA_LIBRARY_NAME
 
-    def variables(self, times: Path | None = None, **faults: int) -> dict[str, str]:
+    def variables(self, times: Path | None = None, **faults: int | str) -> dict[str, str]:
         """The environment that puts the stand-ins in the place of NVIDIA's libraries.
 
         Args:
@@ -64,7 +64,7 @@ class StandIns:
             **{f"STANDIN_{name.upper()}": str(value) for name, value in faults.items()},
         }
 
-    def injected(self, output: Path, settings: Mapping[str, str] = NOTHING, **faults: int) -> dict[str, str]:
+    def injected(self, output: Path, settings: Mapping[str, str] = NOTHING, **faults: int | str) -> dict[str, str]:
         """The environment of a program that records itself into a folder."""
         own = {"CUDA_INJECTION64_PATH": str(self.library), "TRACEMAP_CUDA_OUTPUT": str(output)}
         return {**self.variables(None, **faults), **own, **settings}

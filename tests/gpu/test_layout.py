@@ -13,6 +13,7 @@ from tests.hook.support import need_compiler
 from tracemap.hook.compiling import FOLDER, find_compiler
 
 # Ours: theirs (the newest structure of a name is the one with the largest number), and our fields with theirs.
+SIZED = "size=structSize reserved=pPriv"
 STRUCTURES = {
     "activity_kernel": (
         "CUpti_ActivityKernel",
@@ -52,6 +53,67 @@ STRUCTURES = {
         "clock_khz=coreClockRate multiprocessors=numMultiprocessors capability_major=computeCapabilityMajor "
         "capability_minor=computeCapabilityMinor id uuid name is_mig=isMigEnabled gpu_instance=gpuInstanceId",
     ),
+    "callback_data": (
+        "CUpti_CallbackData",
+        "site=callbackSite function=functionName parameters=functionParams result=functionReturnValue "
+        "symbol=symbolName context",
+    ),
+    "resource_data": ("CUpti_ResourceData", "context"),
+    "chip_parameters": ("CUpti_Device_GetChipName_Params", f"{SIZED} device=deviceIndex name=pChipName"),
+    "availability_parameters": (
+        "CUpti_Profiler_GetCounterAvailability_Params",
+        f"{SIZED} context=ctx image_size=counterAvailabilityImageSize image=pCounterAvailabilityImage",
+    ),
+    "host_parameters": (
+        "CUpti_Profiler_Host_Initialize_Params",
+        f"{SIZED} type=profilerType chip=pChipName availability=pCounterAvailabilityImage host=pHostObject",
+    ),
+    "metrics_parameters": (
+        "CUpti_Profiler_Host_ConfigAddMetrics_Params",
+        f"{SIZED} host=pHostObject metrics=ppMetricNames count=numMetrics",
+    ),
+    "config_size_parameters": (
+        "CUpti_Profiler_Host_GetConfigImageSize_Params",
+        f"{SIZED} host=pHostObject config_size=configImageSize",
+    ),
+    "config_parameters": (
+        "CUpti_Profiler_Host_GetConfigImage_Params",
+        f"{SIZED} host=pHostObject config_size=configImageSize config=pConfigImage",
+    ),
+    "evaluate_parameters": (
+        "CUpti_Profiler_Host_EvaluateToGpuValues_Params",
+        f"{SIZED} host=pHostObject image=pCounterDataImage image_size=counterDataImageSize range=rangeIndex "
+        "metrics=ppMetricNames count=numMetrics values=pMetricValues",
+    ),
+    "enable_parameters": ("CUpti_RangeProfiler_Enable_Params", f"{SIZED} context=ctx profiler=pRangeProfilerObject"),
+    "range_parameters": ("CUpti_RangeProfiler_Start_Params", f"{SIZED} profiler=pRangeProfilerObject"),
+    "image_size_parameters": (
+        "CUpti_RangeProfiler_GetCounterDataSize_Params",
+        f"{SIZED} profiler=pRangeProfilerObject metrics=pMetricNames count=numMetrics ranges=maxNumOfRanges "
+        "nodes=maxNumRangeTreeNodes image_size=counterDataSize",
+    ),
+    "image_parameters": (
+        "CUpti_RangeProfiler_CounterDataImage_Initialize_Params",
+        f"{SIZED} profiler=pRangeProfilerObject image_size=counterDataSize image=pCounterData",
+    ),
+    "set_config_parameters": (
+        "CUpti_RangeProfiler_SetConfig_Params",
+        f"{SIZED} profiler=pRangeProfilerObject config_size=configSize config=pConfig image_size=counterDataImageSize "
+        "image=pCounterDataImage range replay=replayMode ranges=maxRangesPerPass levels=numNestingLevels "
+        "least_level=minNestingLevel pass=passIndex level=targetNestingLevel",
+    ),
+    "stop_parameters": (
+        "CUpti_RangeProfiler_Stop_Params",
+        f"{SIZED} profiler=pRangeProfilerObject pass=passIndex level=targetNestingLevel is_all=isAllPassSubmitted",
+    ),
+    "decode_parameters": (
+        "CUpti_RangeProfiler_DecodeData_Params",
+        f"{SIZED} profiler=pRangeProfilerObject dropped=numOfRangeDropped",
+    ),
+    "info_parameters": (
+        "CUpti_RangeProfiler_GetCounterDataInfo_Params",
+        f"{SIZED} image=pCounterDataImage image_size=counterDataImageSize ranges=numTotalRanges",
+    ),
     "migration_config": (
         "CUpti_ActivityUnifiedMemoryCounterConfig",
         "scope counter=kind device=deviceId enable",
@@ -72,6 +134,12 @@ CONSTANTS = {
     "MIGRATION_TO_DEVICE": "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD",
     "MIGRATION_TO_HOST": "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH",
     "MIGRATION_BETWEEN_DEVICES": "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOD",
+    "DOMAIN_DRIVER_API": "CUPTI_CB_DOMAIN_DRIVER_API",
+    "DOMAIN_RESOURCE": "CUPTI_CB_DOMAIN_RESOURCE",
+    "CONTEXT_DESTROY_STARTING": "CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING",
+    "API_ENTER": "CUPTI_API_ENTER",
+    "AUTO_RANGE": "CUPTI_AutoRange",
+    "KERNEL_REPLAY": "CUPTI_KernelReplay",
     "SCOPE_SINGLE_DEVICE": "CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE",
 }
 CALLS = {
@@ -111,7 +179,7 @@ def header_folders() -> list[list[Path]]:
 
 def newest(text: str, name: str) -> str:
     """The structure of a name with the largest number."""
-    numbers = re.findall(rf"\b{name}(\d*);", text)
+    numbers = re.findall(rf"\b{name}(\d*);", text) or [""]  # of the other headers
     return f"{name}{max(numbers, key=lambda number: int(number or 1))}"
 
 
@@ -122,7 +190,8 @@ def program(folders: list[Path]) -> str:
         for folder in folders
         if (folder / "cupti_activity.h").is_file()
     )
-    lines = ["#include <cuda.h>", "#include <cupti.h>", "#include <stddef.h>"]
+    lines = ["#include <cuda.h>", "#include <cupti.h>", "#include <cupti_profiler_target.h>", "#include <stddef.h>"]
+    lines += ["#include <cupti_target.h>", "#include <cupti_range_profiler.h>", "#include <cupti_profiler_host.h>"]
     theirs = [f"enum {{ THEIR_{name} = {value} }};" for name, value in CONSTANTS.items()]
     undefined = [f"#undef {name}" for name in ("CUPTI_SUCCESS", "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")]
     lines += [*theirs, *undefined, "#define struct_of_ours struct"]
@@ -153,7 +222,8 @@ def compiles(source: str, folders: list[Path], tmp_path: Path) -> str:
     """The compiler's complaint; empty: none."""
     file = tmp_path / "layout.c"
     file.write_text(source, encoding="utf-8")
-    places = [f"-I{folder}" for folder in folders]
+    (tmp_path / "string").touch()  # NVIDIA's header for C includes one of C++
+    places = [f"-I{folder}" for folder in (*folders, tmp_path)]
     command = [*find_compiler(), "-std=gnu11", "-fsyntax-only", *places, str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -12,9 +12,8 @@ import duckdb
 import pytest
 
 from tests.gpu import OnGpu, sites_in_order, slugs
-from tests.gpu.standin.ncu import count_of
 from tests.gpu.standins import StandIns, recorded_kernels, run_module, times_of
-from tests.support import ROOT, SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.commands.runs import join_runs
 from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
@@ -109,7 +108,7 @@ def test_times_per_kernel_are_those_that_the_gpu_took(standins: StandIns, tmp_pa
 
 
 def record(
-    standins: StandIns, run: Path, bundle: Path, model: str, *options: str, **faults: int
+    standins: StandIns, run: Path, bundle: Path, model: str, *options: str, **faults: int | str
 ) -> subprocess.CompletedProcess[str]:
     times = times_of(run.parent, model)
     return subprocess.run(
@@ -129,7 +128,8 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     table = duckdb.read_parquet(str(run))
     assert LAUNCH not in table.columns
     per_call = table.aggregate(
-        "invocation, warmup, count(*) FILTER (kind = 'dispatch') AS launches, count(DISTINCT site) AS sites, "
+        "invocation, warmup, count(*) FILTER (kind = 'dispatch') AS launches, "
+        "count(DISTINCT site) FILTER (kind = 'dispatch') AS sites, "
         "count(*) FILTER (kind = 'dispatch' AND submitted_ns <= start_ns) AS submitted",
         "invocation, warmup",
     )
@@ -244,60 +244,62 @@ def test_statistics_of_a_gpu_recording_name_the_command_that_reads_it(standins: 
     assert (done.returncode, f"tracemap attribute {tmp_path}" in done.stderr) == (2, True)
 
 
-# ---- counters, by Nsight Compute
+# ---- counters, by CUPTI's range profiler
+
+MISSES = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
 
 
-def profiler(standins: StandIns, tmp_path: Path) -> dict[str, str]:
-    """The environment in which `ncu` is the stand-in."""
-    program = tmp_path / "bin" / "ncu"
-    program.parent.mkdir()
-    lines = (
-        f"#!{sys.executable}",
-        "import sys",
-        "from tests.gpu.standin.ncu import main",
-        "sys.exit(main(sys.argv[1:]))",
-    )
-    program.write_text("\n".join(lines), encoding="utf-8")
-    program.chmod(0o755)
-    return {
-        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "STANDIN_LIBRARY": str(standins.library),
-    }
+def count_of(kernel: str, metric: str, number: int) -> int:
+    """The stand-in's count of a kernel's launch with this number among its launches."""
+    return zlib.crc32(f"{kernel} {metric}".encode()) % 1000 + number
 
 
-def test_counters_are_those_of_each_launch(
-    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("calls", [3, pytest.param(100, marks=pytest.mark.long)])  # the latter takes several sessions
+def test_counters_are_those_of_each_launch(standins: StandIns, tmp_path: Path, on_gpu: OnGpu, calls: int) -> None:
     bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
-    for name, value in profiler(standins, tmp_path).items():
-        monkeypatch.setenv(name, value)
-    options = ("--counters", "l2-misses,dram-bytes", "--iterations", "3", "--warmup", "1")
+    options = ("--counters", "l2-misses,dram-bytes", "--iterations", str(calls), "--warmup", "1")
     done = record(standins, run, bundle, "hand_repeat12", *options)
     assert done.returncode == 0, done.stderr
     result = attributed(run, bundle)
-    metric = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
     (kernel,) = {site.kernel.replace("$", "_") for site in load(bundle).graph.sites}
     totals = {site["site"]: site["metrics"]["l2-misses"]["total"] for site in result["sites"]}
     # The launches of the warm-up invocation are the first twelve.
     assert totals == {
-        f"site{layer}": sum(count_of(kernel, metric, 12 * call + layer) for call in (1, 2, 3)) for layer in range(12)
+        f"site{layer}": sum(count_of(kernel, MISSES, 12 * call + layer) for call in range(1, calls + 1))
+        for layer in range(12)
     }
     units = {item["name"]: item["unit"] for item in result["metrics"]}
     assert units == {"duration_ns": "ns", "l2-misses": "count", "dram-bytes": "bytes"}
     assert "counted-apart" in done.stderr or "counted-apart" in slugs(result)
+    assert "counters-unmatched" not in slugs(result)
 
 
-def test_counters_without_permission_are_refused_with_the_remedy(
-    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("faults", "texts"),
+    [
+        ({"forbid_counters": 1}, ("ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers=0")),
+        ({"lacks": MISSES}, ("counts none of these events",)),
+    ],
+)
+def test_counters_that_are_refused_say_why(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu, faults: dict[str, int | str], texts: tuple[str, ...]
 ) -> None:
     bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
-    for name, value in {**profiler(standins, tmp_path), "STANDIN_FORBID_COUNTERS": "1"}.items():
-        monkeypatch.setenv(name, value)
-    done = record(standins, run, bundle, "hand_repeat12", "--counters", "l2-misses", "--iterations", "2")
+    done = record(standins, run, bundle, "hand_repeat12", "--counters", "l2-misses", "--iterations", "2", **faults)
     assert done.returncode == 0, done.stderr
-    assert "ERR_NVGPUCTRPERM" in done.stderr
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in done.stderr
+    assert all(text in done.stderr for text in texts), done.stderr
+    assert run.is_file()
+
+
+def test_events_that_the_chip_lacks_are_named_and_the_others_counted(
+    standins: StandIns, tmp_path: Path, on_gpu: OnGpu
+) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    options = ("--counters", "l2-misses,dram-bytes", "--iterations", "2")
+    done = record(standins, run, bundle, "hand_repeat12", *options, lacks=MISSES)
+    assert done.returncode == 0, done.stderr
+    assert "this GPU does not count l2-misses" in done.stderr
+    assert {"dram-bytes"} <= {item["name"] for item in attributed(run, bundle)["metrics"]}
 
 
 def test_events_of_gpus_have_nvidias_names(tmp_path: Path, on_gpu: OnGpu) -> None:

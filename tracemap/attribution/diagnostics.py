@@ -376,7 +376,7 @@ def _costs(graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult]) -> It
         uncovered = {name: total - scan.execute_covered[name] for name, total in executes.sums.items()}
         yield UnattributedReason.QUEUE, executes.events, uncovered
     # Transfers of the map that belong to no op are unattributed, as are transfers that the map lacks.
-    for transfer in graph.transfers:
+    for transfer in graph.all_transfers:
         if transfer.id in totals.places and not transfer.ops:
             total = totals.at(transfer.id)
             yield UnattributedReason.TRANSFER, total.calls, total.sums

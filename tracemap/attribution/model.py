@@ -44,7 +44,7 @@ class UnattributedReason(enum.StrEnum):
 
 UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
     UnattributedReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
-    UnattributedReason.TRANSFER: "copies and fills that belong to no op",
+    UnattributedReason.TRANSFER: "copies and fills that belong to no op, or whose op is unknown",
     UnattributedReason.MIGRATION: "managed memory that moves to or from a GPU when the program touches it there",
     UnattributedReason.MEMORY: "allocation and release of transient buffers",
     UnattributedReason.QUEUE: "queue: a submission had started, but none of its dispatches was running",

@@ -128,7 +128,11 @@ def _unknown_places(attribution: Attribution, graph: TraceGraph) -> list[str]:
 
 
 def _copies(attribution: Attribution, graph: TraceGraph) -> Iterator[tuple[Command, Integer]]:
-    """The copies and fills in command buffers that ran, with the number of executions: that of the dispatches there."""
+    """The untimed copies and fills in command buffers that ran, with the number of executions.
+
+    This is the number of executions of the dispatches there. Those that the device timed have results of their own.
+    """
+    timed = {result.transfer for result in attribution.transfers}
     calls: dict[Integer, set[Integer]] = defaultdict(set)
     for result in attribution.sites:
         calls[graph.site_by_id[result.site].command_buffer].add(result.calls)
@@ -139,7 +143,10 @@ def _copies(attribution: Attribution, graph: TraceGraph) -> Iterator[tuple[Comma
             continue
         numbers = calls[buffer.ordinal]
         executions = next(iter(numbers)) if len(numbers) == 1 else UNKNOWN
-        yield from ((command, executions) for command in buffer.commands if command.kind in _COPIES)
+        for index, command in enumerate(buffer.commands):
+            own = graph.buffer_transfers.get((buffer.ordinal, index))
+            if command.kind in _COPIES and (own is None or own.id not in timed):
+                yield command, executions
 
 
 _DISPATCH: Final = "dispatch"

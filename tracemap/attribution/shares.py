@@ -299,7 +299,7 @@ def site_results(graph: TraceGraph, by: SplitInput) -> tuple[SiteResult, ...]:
 
 def transfer_results(graph: TraceGraph, by: SplitInput) -> tuple[TransferResult, ...]:
     """The transfers that belong to an op and did run."""
-    ran = (transfer for transfer in graph.transfers if by.totals.at(transfer.id).calls)
+    ran = (transfer for transfer in graph.all_transfers if by.totals.at(transfer.id).calls)
     return tuple(_transfer(transfer, by) for transfer in ran if transfer.ops)
 
 

@@ -105,7 +105,8 @@ def best_peaks(candidates: Sequence[Peaks]) -> Peaks:
     used = next(filter(None, by_source), candidates)
     operations = max(peaks.operations_per_second for peaks in used)
     caches = max((peaks.caches for peaks in used), key=lambda levels: [cache.bytes_per_second for cache in levels])
-    return Peaks(operations, max(peaks.bytes_per_second for peaks in used), used[0].source, caches)
+    units = max((peaks.units for peaks in used), key=lambda own: [unit.operations_per_second for unit in own])
+    return Peaks(operations, max(peaks.bytes_per_second for peaks in used), used[0].source, caches, units)
 
 
 def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:

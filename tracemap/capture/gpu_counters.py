@@ -1,6 +1,6 @@
-"""Count events on an NVIDIA GPU in one more execution, under Nsight Compute.
+"""Count events on an NVIDIA GPU in one more execution, by CUPTI's range profiler in tracemap's CUDA library.
 
-Nsight Compute runs each kernel alone, several times if the counters do not fit together, so times and counts come from
+The profiler runs each kernel alone, several times if the counters do not fit together, so times and counts come from
 different executions of the same program. The k-th launch of a kernel does the same work in both, since the program
 itself decides the order of launches.
 """
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import EventUnavailable, RunEmpty, RunInvalid
+from tracemap.core.errors import EventUnavailable
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN, Integer, join_names, plural
-from tracemap.runs.columns import LAUNCH
+from tracemap.hook.cuda import counters_environment
+from tracemap.runs.cuda.launches import recorded_process
+from tracemap.runs.cuda.recording import LaunchCount, read_counts
 from tracemap.runs.events import EventTable
-from tracemap.runs.readers.nsight import NsightTable, read_nsight_compute
-from tracemap.runs.sql import quoted
+from tracemap.runs.sql import fill_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,10 @@ GPU_EVENTS: Final = (
     GpuEvent("tensor-instructions", "sm__inst_executed_pipe_tensor.sum", "instructions of warps on tensor cores"),
     GpuEvent("bank-conflicts", "l1tex__data_bank_conflicts_pipe_lsu.sum", "conflicts of banks of shared memory"),
 )
-"""Which of them a chip has, Nsight Compute says; on an H100, l2-misses was tried."""
-_FORBIDDEN: Final = "ERR_NVGPUCTRPERM"
-_ERROR: Final = "==ERROR=="
+"""CUPTI 13.0 accepts all of them for chips from Volta (GV100) to Blackwell (GB100).
+
+On GeForce cards of Blackwell it lacks DRAM reads and writes apart, on integrated GPUs all of DRAM.
+"""
 _SUM: Final = ".sum"
 
 
@@ -67,30 +67,27 @@ def find_gpu_event(name: str) -> GpuEvent:
         return GpuEvent(name, name, "")
     names = ", ".join(event.name for event in GPU_EVENTS)
     raise EventUnavailable(
-        f"{name!r} is no event of a GPU: choose one of {names}, or a metric of Nsight Compute that ends in {_SUM}"
+        f"{name!r} is no event of a GPU: choose one of {names}, or NVIDIA's name of a metric that ends in {_SUM}"
     )
 
 
 def gpu_events_to_count(names: Sequence[str]) -> list[GpuEvent]:
-    """The events, once Nsight Compute is found.
+    """The events.
 
     Raises:
         EventUnavailable: an event is unknown or named twice.
-        ToolMissing: Nsight Compute is not installed.
     """
     events = [find_gpu_event(name) for name in names]
     metrics = [event.metric for event in events]
     if twice := next((event.name for event in events if metrics.count(event.metric) > 1), ""):
         raise EventUnavailable(f"{twice} is named twice")
-    if events:
-        find_tool("ncu")
     return events
 
 
 def add_gpu_counts(
     timed: EventTable, command: Callable[[], list[str]], events: Sequence[GpuEvent], niceness: Integer = UNKNOWN
 ) -> tuple[Diagnostic, ...]:
-    """Run again under Nsight Compute, and add a column per event to the timed dispatches.
+    """Run again with counters, and add a column per event to the timed dispatches.
 
     Args:
         timed: the events of the timed execution.
@@ -102,33 +99,37 @@ def add_gpu_counts(
         ProgramFailed: the execution failed.
     """
     with temporary_folder() as folder:
-        table = folder / "counted.csv"
-        ending = run_benchmark([*_profiler(events, table), *command()], niceness=niceness)
-        said = f"{ending.stdout}\n{ending.stderr}\n{_text_of(table)}"
-        if _FORBIDDEN in said:
-            text = (
-                f"this user may not count events on the GPU ({_FORBIDDEN}): run as root, or set the option "
-                "NVreg_RestrictProfilingToAdminUsers=0 of the driver's kernel module and load it again"
-            )
-            return (Diagnostic("no-counters", f"no events were counted: {text}"),)
-        ending.check("the execution under Nsight Compute, for counters,")
-        try:
-            counted = read_nsight_compute(table, timed.connection, NsightTable.DETAILS)
-        except (RunEmpty, RunInvalid):
-            errors = (line.removeprefix(_ERROR).strip() for line in said.splitlines() if line.startswith(_ERROR))
-            why = next(errors, "Nsight Compute saw no kernel")
-            return (Diagnostic("no-counters", f"no events were counted: {why}"),)
-        found = [event for event in events if event.metric in counted.events.columns]
+        variables = counters_environment(folder, [event.metric for event in events])
+        ending = run_benchmark(command(), variables, niceness=niceness)
+        process = recorded_process(folder)
+        if process is not None and process.refusal is not None:
+            return (Diagnostic("no-counters", f"no events were counted: {process.refusal.text}"),)
+        ending.check("the execution with counters")
+        counts = [] if process is None else read_counts(process)
+        if not counts:
+            return (Diagnostic("no-counters", "no events were counted: the CUDA library saw no launch"),)
+        found = [event for number, event in enumerate(events) if any(row.metric == number for row in counts)]
         missing = [event.name for event in events if event not in found]
-        without = 0
-        if found:
-            counted.events.create_view("gpu_counts", replace=True)
-            columns = ", ".join(f"CAST(round({quoted(event.metric)}) AS BIGINT)" for event in found)
-            order = f"row_number() OVER (PARTITION BY kernel ORDER BY {LAUNCH})"
-            query = f"SELECT kernel, {order} AS submitted, {columns} FROM gpu_counts WHERE kind = 'dispatch'"
-            without = timed.add_counts(query, [event.name for event in found])
-            timed.connection.execute("DROP VIEW gpu_counts")
+        without = _add(timed, events, found, counts)
     return tuple(_diagnostics(found, missing, without))
+
+
+def _add(
+    timed: EventTable, events: Sequence[GpuEvent], found: Sequence[GpuEvent], counts: Sequence[LaunchCount]
+) -> int:
+    """Add the counts to the timed dispatches by kernel and number of launch; returns how many dispatches lack them."""
+    rows = [(row.launch, row.kernel, row.metric, row.count) for row in counts]
+    columns = {"launch": "BIGINT", "kernel": "VARCHAR", "metric": "BIGINT", "amount": "BIGINT"}
+    fill_table(timed.connection, _COUNTS, columns, rows)
+    amounts = ", ".join(f"any_value(amount) FILTER (metric = {events.index(event)})" for event in found)
+    number = "row_number() OVER (PARTITION BY kernel ORDER BY launch)"
+    query = f"SELECT kernel, {number} AS submitted, {amounts} FROM {_COUNTS} GROUP BY launch, kernel"
+    without = timed.add_counts(query, [event.name for event in found])
+    timed.connection.execute(f"DROP TABLE {_COUNTS}")
+    return without
+
+
+_COUNTS: Final = "gpu_counts"
 
 
 def _diagnostics(found: Sequence[GpuEvent], missing: Sequence[str], without: int) -> list[Diagnostic]:
@@ -136,23 +137,11 @@ def _diagnostics(found: Sequence[GpuEvent], missing: Sequence[str], without: int
     notes = []
     if found:
         metrics = join_names([f"{event.name} ({event.metric})" for event in found])
-        text = f"{metrics} counted in another execution under Nsight Compute, which runs each kernel alone"
+        text = f"{metrics} counted in another execution by CUPTI's range profiler, which runs each kernel alone"
         notes.append(Diagnostic("counted-apart", text))
     if missing:
-        notes.append(Diagnostic("no-counters", f"this GPU or Nsight Compute does not count {join_names(missing)}"))
+        notes.append(Diagnostic("no-counters", f"this GPU does not count {join_names(missing)}"))
     if without:
         text = f"{plural(without, 'dispatch')} have no counts: the executions differed"
         notes.append(Diagnostic("counters-unmatched", text))
     return notes
-
-
-def _profiler(events: Sequence[GpuEvent], table: Path) -> list[str]:
-    """The command line of Nsight Compute before that of the program: caches and clocks stay as the program has them."""
-    metrics = ",".join(dict.fromkeys(event.metric for event in events))
-    keep = ("--cache-control", "none", "--clock-control", "none")
-    form = ("--csv", "--print-units", "base", "--log-file", str(table))
-    return [str(find_tool("ncu")), *form, *keep, "--metrics", metrics]
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -130,7 +130,7 @@ def _run(
             unprofiled = optional.measure("", lambda: unprofiled_time(plan, launches.median.value, progress))
         diagnostics += optional.diagnostics
         if plan.on_cuda and launches.event_count:
-            located = plan.request.locate(launches.joined.events.launched_kernels())
+            located = plan.request.locate(launches.joined.events.launched_work())
             launches.joined.events.set_sites(located.sites)
             diagnostics += located.diagnostics
         progress("measuring the machine")

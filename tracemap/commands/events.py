@@ -53,14 +53,16 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
 
 def _list_gpu_events(names: tuple[str, ...], options: EventsOptions) -> None:
     """List the events of GPUs; only a recording shows which of them a GPU has."""
+    from tracemap.capture.cuda import check_cuda
     from tracemap.capture.gpu_counters import GPU_EVENTS, find_gpu_event
     from tracemap.core.errors import ToolMissing
     from tracemap.core.files import show_in_format
-    from tracemap.core.toolchain import find_tool
+    from tracemap.hook.cuda import cupti_libraries
 
     events, reason = [find_gpu_event(name) for name in names] or list(GPU_EVENTS), ""
     try:
-        find_tool("ncu")
+        check_cuda()
+        reason = "" if cupti_libraries() else "CUPTI is not installed: pip install 'tracemap[cuda]'"
     except ToolMissing as error:
         reason = str(error)
 
@@ -68,7 +70,7 @@ def _list_gpu_events(names: tuple[str, ...], options: EventsOptions) -> None:
         from tracemap.reports.terminal.tables import Heading, console, print_table
 
         headings = (Heading("event"), Heading("NVIDIA's name"), Heading("what it counts", words=True, least=20))
-        title = f"Cannot be counted here: {reason}" if reason else "Counted by Nsight Compute if the GPU has them"
+        title = f"Cannot be counted here: {reason}" if reason else "Counted by CUPTI if the GPU has them"
         print_table(console(out), title, headings, [(item.name, item.metric, item.description) for item in events])
 
     def rows() -> dict[str, object]:

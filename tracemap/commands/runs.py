@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -43,7 +43,7 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names, plural
 from tracemap.options.results import WHOLE_RUN, Window
-from tracemap.runs.columns import LAUNCH
+from tracemap.runs.columns import LAUNCH, LAUNCH_NAME, is_transfer_name
 from tracemap.runs.model import CUPTI
 from tracemap.runs.runfile import with_events
 from tracemap.runs.sql import fill_table, open_database, reader_call
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from tracemap.attribution.attribute import Request
-    from tracemap.attribution.join.schedule_nfa import LaunchOrder
+    from tracemap.attribution.join.schedule_nfa import LaunchOrder, TransferOrder
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.capture.plan import LocatedLaunches
@@ -227,7 +227,7 @@ def _check_modules(bundle: Bundle, cause: Exception) -> None:
 
 _UNKNOWN_INVOCATION: Final = -1
 """Marks an unknown invocation in the table of launches."""
-_KERNELS: Final = f"SELECT kernel FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_NAMES: Final = f"SELECT {LAUNCH_NAME} AS name FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
 _SITED: Final = f"""
 SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNKNOWN_INVOCATION}) AS invocation,
     coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
@@ -248,11 +248,12 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
     """
     if not run.tells_order:
         return run
-    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches, identify_transfers
 
     rows = reader_call("read_parquet", run.table)
     with open_database() as connection:
-        kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
+        work = connection.execute(_NAMES.format(rows=rows)).fetchnumpy()["name"].tolist()
+        kernels = [name for name in work if not is_transfer_name(name)]
         try:
             order = identify_launches(graph, kernels, from_start=_is_from_start(run.header))
         except UnknownOrder as why:
@@ -260,18 +261,51 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
             header = _with_note(run.header, "launches-astray", text)
             return with_events(run, header, connection.sql(_UNSITED.format(rows=rows)), folder)
         names = ["|".join(kind.sites) for kind in order.kinds]  # cells of the column `site`
-        _fill(connection, order, names)
+        moves = identify_transfers(graph, work)
+        at_load = {
+            own.id for (number, _), own in graph.buffer_transfers.items() if graph.command_buffers[number].initializer
+        }
+        _fill(connection, order, names, moves, [is_transfer_name(name) for name in work], at_load)
         sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
-        sited_run = with_events(run, _header(run.header, order), sited, folder)
+        header = _header(run.header, order)
+        header = structs.replace(header, diagnostics=(*header.diagnostics, *_transfer_notes(moves)))
+        sited_run = with_events(run, header, sited, folder)
     choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
     return replace(sited_run, site_choices=tuple(choices.items()))
 
 
-def located_launches(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunches:
-    """The dispatch sites of launches in the program's order, for a recording.
+def located_launches(graph: TraceGraph, work: Sequence[str]) -> LocatedLaunches:
+    """The dispatch sites of launches, and the transfers of copies and fills, for a recording.
 
     The order decides exactly where it leaves one site; otherwise reports split the cost evenly over the kernel's sites.
+    Copies and fills of which it leaves several stay without an op.
+
+    Args:
+        graph: the map of the program.
+        work: the names of launches, copies and fills in the program's order.
     """
+    from tracemap.attribution.join.schedule_nfa import identify_transfers
+
+    kernels = [name for name in work if not is_transfer_name(name)]
+    located = _located_kernels(graph, kernels)
+    moves = identify_transfers(graph, work)
+    sites, places = iter(located.sites), iter(moves.places)
+    found = [next(places) if is_transfer_name(name) else next(sites) for name in work]
+    texts = ["" if place is UNKNOWN else str(place) for place in found]
+    return type(located)(texts, (*located.diagnostics, *_transfer_notes(moves)))
+
+
+def _transfer_notes(moves: TransferOrder) -> list[Diagnostic]:
+    """A note on copies and fills whose op is unknown."""
+    if not moves.unknown:
+        return []
+    why = moves.why or "the program's order leaves several"
+    count = f"{moves.unknown:,} of {plural(len(moves.places), 'copy or fill', 'copies and fills')}"
+    return [Diagnostic("transfers-astray", f"the op of {count} is unknown ({why}): their time has no op")]
+
+
+def _located_kernels(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunches:
+    """The dispatch sites of launches from their kernels."""
     from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
     from tracemap.capture.plan import LocatedLaunches, no_locations
 
@@ -292,20 +326,40 @@ def located_launches(graph: TraceGraph, kernels: Sequence[str]) -> LocatedLaunch
     return LocatedLaunches(sites, (Diagnostic("sites-by-order", text),))
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, order: LaunchOrder, names: Sequence[str]) -> None:
-    """Create the tables of launches and of their kinds."""
+def _fill(
+    connection: duckdb.DuckDBPyConnection,
+    order: LaunchOrder,
+    names: Sequence[str],
+    moves: TransferOrder,
+    are_moves: Sequence[bool],
+    at_load: Set[str],
+) -> None:
+    """Create the tables of launches, copies and fills (`are_moves`, in order), and of their kinds.
+
+    `at_load`: the transfers that run at load.
+    """
     import numpy as np
 
-    kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
+    kinds: list[tuple[int, str | None, bool | None]] = [
+        (number, name or None, order.kinds[number].loading) for number, name in enumerate(names)
+    ]
+    places = ["" if place is UNKNOWN else str(place) for place in moves.places]
+    kind_of_place = {place: len(kinds) + number for number, place in enumerate(dict.fromkeys(places))}
+    kinds += [(number, place or None, place in at_load if place else None) for place, number in kind_of_place.items()]
     fill_table(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
-    invocations = [_UNKNOWN_INVOCATION if index is None else index for index in order.invocations()]
-    numbers = np.arange(len(invocations))
-    columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
+    is_move = np.array(are_moves, dtype=bool)
+    kind = np.zeros(len(is_move), dtype=np.int64)
+    invocation = np.full(len(is_move), _UNKNOWN_INVOCATION, dtype=np.int64)
+    kind[~is_move], kind[is_move] = np.array(order.numbers), [kind_of_place[place] for place in places]
+    invocation[~is_move] = [_UNKNOWN_INVOCATION if index is None else index for index in order.invocations()]
+    columns = {"number": np.arange(len(is_move)), "kind": kind, "invocation": invocation}
     connection.register("launches", columns)
 
 
-_STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
-_TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND start_ns IS NOT NULL ORDER BY start_ns"
+_STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL AND kind = 'dispatch' ORDER BY {LAUNCH}"
+_TRANSFERS: Final = """
+SELECT start_ns FROM {rows} WHERE kind <> 'dispatch' AND start_ns IS NOT NULL ORDER BY start_ns
+"""
 
 
 def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: LaunchOrder) -> int:

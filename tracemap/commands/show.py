@@ -111,7 +111,8 @@ def _views(bundle: Bundle, kernels: Sequence[str]) -> list[KernelView]:
     if not kernels:
         return []
     from tracemap.machine.images import read_images
+    from tracemap.machine.sass import SassReader
     from tracemap.reports.kernels import view_kernel
 
-    images, by_name = read_images(bundle.module_path), bundle.graph.kernel_by_name
-    return [view_kernel(by_name[name], bundle.kernel_text(by_name[name]), images) for name in kernels]
+    images, by_name, sass = read_images(bundle.module_path), bundle.graph.kernel_by_name, SassReader(bundle.module_path)
+    return [view_kernel(by_name[name], bundle.kernel_text(by_name[name]), images, sass) for name in kernels]

@@ -25,7 +25,8 @@ _TOOLS = {
     **dict.fromkeys(("iree-compile", "iree-opt"), _COMPILER),
     **dict.fromkeys(("iree-benchmark-module", "iree-run-module", "iree-dump-module"), _RUNTIME),
     "iree-profile": (*_RUNTIME[:2], "install it with: pip install 'iree-base-runtime>=3.12', the first that has it"),
-    "ncu": ("", "", "install NVIDIA's Nsight Compute, which comes with the CUDA toolkit, and put it on PATH"),
+    "ptxas": ("nvidia", "cu13/bin", "install it with: pip install nvidia-cuda-nvcc"),
+    "nvdisasm": ("nvidia", "cu13/bin", "install it with: pip install nvidia-cuda-nvdisasm"),
     "valgrind": ("", "", "install it (Debian, Ubuntu: apt-get install valgrind)"),
 }
 """Package, folder in it (both may be empty), and how to install, for each tool."""
@@ -36,7 +37,7 @@ def no_progress(phase: str) -> None:
 
 
 def find_tool(name: str) -> Path:
-    """The path of a tool: inside IREE's installed wheels, else on PATH.
+    """The path of a tool: inside installed wheels of IREE and NVIDIA, else on PATH.
 
     Raises:
         ToolMissing: it is in neither; the message says how to install it.

@@ -155,7 +155,7 @@ def _faults_of_schedule(schedule: Schedule, graph: TraceGraph) -> Iterator[str]:
         yield from _missing(where, "op", submission.control, graph.op_by_id)
         yield from _missing(where, "command buffer", submission.buffers, range(len(graph.command_buffers)))
         if isinstance(submission.transfer, str):
-            yield from _missing(where, "transfer", [submission.transfer], graph.transfer_by_id)
+            yield from _missing(where, "transfer", [submission.transfer], {transfer.id for transfer in graph.transfers})
 
 
 # ---- columns

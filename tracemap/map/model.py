@@ -415,9 +415,29 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
         return {site.id: site for site in self.sites}
 
     @cached_property
+    def buffer_transfers(self) -> Mapping[tuple[int, int], Transfer]:
+        """The copies and fills in command buffers, by buffer and index, for devices that time each of them.
+
+        Their ids are `command<buffer>.<index>`.
+        """
+        return {
+            (buffer.ordinal, index): Transfer(
+                f"command{buffer.ordinal}.{index}", command.kind, buffer.function, command.ops, command.bytes
+            )
+            for buffer in self.command_buffers
+            for index, command in enumerate(buffer.commands)
+            if command.kind not in ("dispatch", "barrier")
+        }
+
+    @cached_property
+    def all_transfers(self) -> tuple[Transfer, ...]:
+        """The transfers of the host program, then those in command buffers."""
+        return (*self.transfers, *self.buffer_transfers.values())
+
+    @cached_property
     def transfer_by_id(self) -> Mapping[str, Transfer]:
-        """Transfers by id."""
-        return {transfer.id: transfer for transfer in self.transfers}
+        """Transfers by id, with those in command buffers."""
+        return {transfer.id: transfer for transfer in self.all_transfers}
 
     @cached_property
     def kernel_by_name(self) -> Mapping[str, Kernel]:

@@ -34,7 +34,7 @@ from tracemap.attribution.what_if import (
 from tracemap.core.codec import Record
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Text, Unknown, format_share, split_by_largest_remainder
-from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
+from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph, Transfer
 from tracemap.map.query import (
     PASSES,
     Texts,
@@ -250,11 +250,17 @@ class MapCosts:
         return {**self.site_results, **self._transfer_results}
 
     @cached_property
+    def _transfers(self) -> tuple[Transfer, ...]:
+        """The transfers of the host program, and those in command buffers that the device timed."""
+        timed = (own for own in self.graph.buffer_transfers.values() if own.id in self._transfer_results)
+        return (*self.graph.transfers, *timed)
+
+    @cached_property
     def _works_of_op(self) -> Mapping[OpId, tuple[str, ...]]:
         works: dict[OpId, list[str]] = defaultdict(list)
         for op, sites in self.graph.sites_of_op.items():
             works[op].extend(sites)
-        for transfer in self.graph.transfers:
+        for transfer in self._transfers:
             for op in transfer.ops:
                 works[op].append(transfer.id)
         return {op: tuple(ids) for op, ids in works.items()}
@@ -268,7 +274,7 @@ class MapCosts:
             inside = [*site.calls, *(member.op for member in site.members)]
             for op in dict.fromkeys([*site.calls, *self._functions(site.function, inside, function_ops)]):
                 through[op].append(site.id)
-        for transfer in self.graph.transfers:
+        for transfer in self._transfers:
             for op in dict.fromkeys(self._functions(transfer.function, transfer.ops, function_ops)):
                 through[op].append(transfer.id)
         return {op: tuple(works) for op, works in through.items()}
@@ -322,7 +328,7 @@ class MapCosts:
         """Every op of every dispatch site and transfer, per call path that leads there."""
         paths = [(site.id, member.op, member.paths) for site in self.graph.sites for member in site.members]
         # The map has no call paths of transfers, as the host program submits them.
-        paths += [(transfer.id, op, ((),)) for transfer in self.graph.transfers for op in transfer.ops]
+        paths += [(transfer.id, op, ((),)) for transfer in self._transfers for op in transfer.ops]
         shares = {
             (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares
         }

@@ -14,8 +14,9 @@ from tracemap.core.units import Text
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.code_figures import text_instructions
 from tracemap.machine.images import Image, kernel_images
+from tracemap.machine.sass import SassReader
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
-from tracemap.map.model import Kernel, OpId, TraceGraph, sort_ops
+from tracemap.map.model import Kernel, OpId, TraceGraph, entry_name, sort_ops
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import lines_of, op_line
 
@@ -60,15 +61,19 @@ class KernelView:
     no_code: str
 
 
-def view_kernel(kernel: Kernel, text: str, images: Sequence[Image]) -> KernelView:
+def view_kernel(kernel: Kernel, text: str, images: Sequence[Image], sass: SassReader | None = None) -> KernelView:
     """Join a kernel's final IR with its machine code.
 
     Args:
         kernel: a kernel of the map.
         text: its final IR; "" if the bundle lacks it.
         images: the machine code of the module.
+        sass: that of a CUDA module, which has no lines; None: not to be shown.
     """
     code, no_code = _code(kernel, images)
+    if not code and sass is not None:
+        own, reason = sass.code_of(entry_name(kernel.name))
+        code, no_code = own, "" if own else reason or no_code
     count = Counter(instruction.line for instruction in code)
     ops_of = {step.line: step.ops for step in kernel.steps}
     lines = tuple(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunInvalid
 from tracemap.core.sanitize import IS_PREFIXED
-from tracemap.core.units import NS_OF_UNIT
+from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer
 from tracemap.runs.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
 from tracemap.runs.sql import literal, quoted, reader_call
 
@@ -39,7 +39,43 @@ CODE_OFFSET: Final = "code_offset"
 """Column of `step` rows without an address yet: bytes from the start of their kernel."""
 
 LAUNCH: Final = "launch_on_queue"
-"""Column of dispatches without a site yet: position among the launches of the run, on one queue."""
+"""Column of events without a site yet: position of a launch, copy or fill among those of the run, on one queue."""
+
+_TRANSFER_MARK: Final = "\x1f"
+"""In names of copies and fills; no kernel's name has it."""
+
+
+def transfer_name(kind: str, payload_bytes: Integer) -> str:
+    """The name of a copy or fill among launches: its kind and size; an update is a copy from the host.
+
+    >>> transfer_name("update", 16) == transfer_name("copy", 16), is_transfer_name(transfer_name("fill", UNKNOWN))
+    (True, True)
+    """
+    return f"{'copy' if kind == 'update' else kind}{_TRANSFER_MARK}{'' if payload_bytes is UNKNOWN else payload_bytes}"
+
+
+def matches_transfer(known: str, name: str) -> bool:
+    """Whether a copy or fill may be one whose name has perhaps no size, or no kind.
+
+    >>> fill = transfer_name("fill", 16)
+    >>> matches_transfer(fill, fill), matches_transfer(transfer_name("fill", UNKNOWN), fill)
+    (True, True)
+    >>> matches_transfer(transfer_name("fill", 8), fill), matches_transfer("kernel", "kernel")
+    (False, False)
+    """
+    kind, mark, size = known.partition(_TRANSFER_MARK)
+    other_kind, other_mark, other_size = name.partition(_TRANSFER_MARK)
+    return bool(mark and other_mark) and kind in ("", other_kind) and size in ("", other_size)
+
+
+def is_transfer_name(name: str) -> bool:
+    """Whether a name among launches is one of a copy or fill."""
+    return _TRANSFER_MARK in name
+
+
+LAUNCH_NAME: Final = """CASE WHEN kind = 'dispatch' THEN kernel ELSE CASE kind WHEN 'update' THEN 'copy' ELSE kind END
+    || chr(31) || coalesce(CAST(payload_bytes AS VARCHAR), '') END"""
+"""The name of an event with `LAUNCH` in SQL: its kernel, or as by `transfer_name`."""
 
 
 @dataclass(frozen=True, slots=True)

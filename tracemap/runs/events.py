@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracemap.runs.columns import LAUNCH
+from tracemap.runs.columns import LAUNCH, LAUNCH_NAME
 from tracemap.runs.sql import first_integer, quoted
 
 if TYPE_CHECKING:
@@ -143,13 +143,16 @@ class EventTable:
             f"FROM (SELECT * EXCLUDE row FROM {rows or self.name} ORDER BY {keys}, row)"
         )
 
-    def launched_kernels(self) -> list[str]:
-        """The kernels of the launches in the program's order, for tables with the column `columns.LAUNCH`."""
-        query = f"SELECT kernel FROM {self.name} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+    def launched_work(self) -> list[str]:
+        """The names of launches, copies and fills in the program's order, for tables with `columns.LAUNCH`."""
+        query = f"SELECT {LAUNCH_NAME} FROM {self.name} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
         return [str(kernel) for (kernel,) in self.connection.execute(query).fetchall()]
 
     def set_sites(self, sites: Sequence[str]) -> None:
-        """Set the dispatch site of each launch, in the program's order ("": unknown), and drop the order's column."""
+        """Set the site of each launch and the transfer of each copy and fill, in the program's order ("": unknown).
+
+        Drops the column of the order.
+        """
         import numpy as np
 
         located = {"launch": np.arange(len(sites), dtype=np.int64), "site": np.array([*sites], dtype=object)}

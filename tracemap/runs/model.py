@@ -175,16 +175,25 @@ class CacheSpeed(Record, frozen=True):
     bytes_per_second: Positive
 
 
+class UnitPeak(Record, frozen=True):
+    """Peak arithmetic of a GPU in another type or on tensor cores: `name` is `f16`, `tensor f16` or `tensor tf32`."""
+
+    name: str
+    operations_per_second: Positive
+
+
 class Peaks(Record, frozen=True):
     """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known.
 
-    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`).
+    They are those of one core, or of a whole GPU in single precision, as its driver states them (`specified`). `units`:
+    peaks of the GPU in other types; the rules do not use them, since the map has no types of elements.
     """
 
     operations_per_second: Positive
     bytes_per_second: Positive
     source: Literal["measured", "assumed", "specified"]
     caches: tuple[CacheSpeed, ...] = ()
+    units: tuple[UnitPeak, ...] = ()
 
 
 class ElapsedParts(Record, frozen=True):
@@ -377,13 +386,13 @@ COLUMNS: dict[str, str] = {
 }
 """The columns with a fixed meaning, with their SQL types; NULL is unknown.
 
-`kind` defaults to dispatch. `call`: index of the execution of its site or command. `invocation`: index of the
-invocation of the entry point, from 0, warm-up included. `start_ns` and `submitted_ns` are on the run's clock;
-`submitted_ns` is the time of submission by the host (for a dispatch, its `execute` has it). `workgroups_x` …: workgroup
-counts of a dispatch. `payload_bytes`: bytes that a copy, fill, update or migration moves, an alloca allocates or a
-dealloca releases. `covered_ns`: the part of an execute's duration in which a dispatch of it ran. `step`: a line of
-kernel IR (0: machine code without a line). `address`: an address in the executable's ELF image, in the address space of
-its symbols.
+`kind` defaults to dispatch. `site`: the dispatch site; of a copy or fill on CUDA, its transfer. `call`: index of the
+execution of its site or command. `invocation`: index of the invocation of the entry point, from 0, warm-up included.
+`start_ns` and `submitted_ns` are on the run's clock; `submitted_ns` is the time of submission by the host (for a
+dispatch, its `execute` has it). `workgroups_x` …: workgroup counts of a dispatch. `payload_bytes`: bytes that a copy,
+fill, update or migration moves, an alloca allocates or a dealloca releases. `covered_ns`: the part of an execute's
+duration in which a dispatch of it ran. `step`: a line of kernel IR (0: machine code without a line). `address`: an
+address in the executable's ELF image, in the address space of its symbols.
 """
 
 SAMPLES = "samples"

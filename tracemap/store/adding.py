@@ -234,7 +234,7 @@ def _at_places(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
         yield from _of_place(site.site, site, site.nobody, metrics)
     for transfer in joined.result.transfers:
         yield from _of_place(transfer.transfer, transfer, {}, metrics)
-    for copy in graph.transfers:
+    for copy in graph.all_transfers:
         if copy.id in joined.places.places and not copy.ops:
             for metric, total in joined.places.at(copy.id).sums.items():
                 if total:

@@ -164,7 +164,7 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 
 API int cuDevicePrimaryCtxRetain(CUcontext *context, int device) { *context = contexts + device; return OK; }
-API int cuDevicePrimaryCtxRelease(int device) { (void)device; return OK; }
+API int cuDevicePrimaryCtxRelease(int device) { tell((struct work_event){.kind = WORK_END, .device = (uint32_t)device}); return OK; }
 API int cuCtxCreate(CUcontext *context, unsigned flags, int device) { (void)flags; *context = current = contexts + device; return OK; }
 API int cuCtxDestroy(CUcontext context) { (void)context; return OK; }
 API int cuCtxSetCurrent(CUcontext context) { current = context; return OK; }

@@ -8,6 +8,8 @@
  *   STANDIN_DROP     of this many records drop one, and count it
  *   STANDIN_FORBID   refuse to record kernels, as for a process without permission
  *   STANDIN_MIG      the device is a part of a GPU
+ *   STANDIN_FORBID_COUNTERS   refuse to count, as for a user without permission
+ *   STANDIN_LACKS    a metric that the chip lacks
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -24,6 +26,7 @@
 #define INVALID_PARAMETER 1
 #define MAX_LIMIT_REACHED 12
 #define NOT_READY 13
+#define NOT_INITIALIZED 15
 
 /* The size of each kind of record by version, from NVIDIA's headers. */
 struct sizes { uint32_t version; size_t kernel, copy, fill, overhead, migration, device; };
@@ -90,7 +93,163 @@ static void append(const void *record, size_t known, uint64_t end_ns) {
   if (end_ns > last->ends_ns) last->ends_ns = end_ns;
 }
 
+/* ---- the range profiler: the count of a kernel's launch is made up, from its name, the metric and its number */
+
+struct host { const char *metrics[64]; size_t count; bool is_broken; };
+struct range { const char *kernel; uint32_t number; };
+struct image { size_t count, most; struct range ranges[]; };
+struct launches { const char *kernel; uint32_t count; struct launches *next; };
+static callback called;
+static void *user;
+static struct launches *all_launches;
+static struct image *collected;
+static size_t pending_count, session_most;
+static struct range pending[4096];
+static bool counts;
+
+/* As zlib's. */
+static uint32_t checksum(const char *text) {
+  uint32_t sum = 0xffffffff;
+  for (; *text; text++) {
+    sum ^= (uint8_t)*text;
+    for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xedb88320 : 0);
+  }
+  return ~sum;
+}
+
+static void count_launch(const char *kernel) {
+  struct launches *own = all_launches;
+  while (own && strcmp(own->kernel, kernel)) own = own->next;
+  if (!own) {
+    own = calloc(1, sizeof *own);
+    *own = (struct launches){strdup(kernel), 0, all_launches};
+    all_launches = own;
+  }
+  uint32_t number = own->count++;
+  if (counts && pending_count < 4096) pending[pending_count++] = (struct range){own->kernel, number};
+}
+
+static int context_of_all;
+
+static void tell_subscriber(const struct work_event *work) {
+  if (!called) return;
+  if (work->kind == WORK_END) called(user, DOMAIN_RESOURCE, CONTEXT_DESTROY_STARTING, &(struct resource_data){&context_of_all});
+  if (work->kind != WORK_KERNEL) return;
+  struct callback_data data = {.site = API_ENTER, .function = "cuLaunchKernel", .symbol = work->name, .context = &context_of_all};
+  called(user, DOMAIN_DRIVER_API, 307, &data);
+  data.site = API_ENTER + 1;
+  called(user, DOMAIN_DRIVER_API, 307, &data);
+  count_launch(work->name);
+}
+
+/* NVIDIA's sizes, of CUPTI 13.0. */
+#define EXPECT(parameters, bytes) if ((parameters)->size != (bytes) || (parameters)->reserved) return INVALID_PARAMETER
+
+API int cuptiSubscribe(void **subscriber, callback function, void *data) { *subscriber = &called; called = function; user = data; return CUPTI_SUCCESS; }
+API int cuptiEnableCallback(uint32_t enable, void *subscriber, uint32_t domain, uint32_t id) { (void)enable, (void)domain, (void)id; return subscriber == &called ? CUPTI_SUCCESS : INVALID_PARAMETER; }
+API int cuptiGetDeviceId(void *context, uint32_t *device) { *device = 0; return context == &context_of_all ? CUPTI_SUCCESS : INVALID_PARAMETER; }
+
+static void observe_driver(void);
+
+API int cuptiProfilerInitialize(struct profiler_parameters *of) { EXPECT(of, 16); observe_driver(); return CUPTI_SUCCESS; }
+API int cuptiDeviceGetChipName(struct chip_parameters *of) { EXPECT(of, 32); of->name = "GH100"; return CUPTI_SUCCESS; }
+
+API int cuptiProfilerGetCounterAvailability(struct availability_parameters *of) {
+  EXPECT(of, 40);
+  if (!of->image) of->image_size = 64;
+  else memset(of->image, 1, of->image_size);
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiProfilerHostInitialize(struct host_parameters *of) {
+  EXPECT(of, 48);
+  if (of->type || strcmp(of->chip, "GH100") || !of->availability || !*of->availability) return INVALID_PARAMETER;
+  of->host = calloc(1, sizeof(struct host));
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiProfilerHostDeinitialize(struct host_end_parameters *of) { EXPECT(of, 24); free(of->host); return CUPTI_SUCCESS; }
+
+/* As NVIDIA's: after a metric that the chip lacks, the object is of no use. */
+API int cuptiProfilerHostConfigAddMetrics(struct metrics_parameters *of) {
+  EXPECT(of, 40);
+  struct host *host = of->host;
+  const char *lacked = getenv("STANDIN_LACKS");
+  if (host->is_broken) return 999;
+  for (size_t place = 0; place < of->count; place++) {
+    if (lacked && !strcmp(lacked, of->metrics[place])) {
+      host->is_broken = true;
+      return INVALID_PARAMETER;
+    }
+    host->metrics[host->count++] = of->metrics[place];
+  }
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiProfilerHostGetConfigImageSize(struct config_size_parameters *of) { EXPECT(of, 32); of->config_size = 8; return CUPTI_SUCCESS; }
+API int cuptiProfilerHostGetConfigImage(struct config_parameters *of) { EXPECT(of, 40); memset(of->config, 2, of->config_size); return CUPTI_SUCCESS; }
+
+API int cuptiRangeProfilerEnable(struct enable_parameters *of) {
+  EXPECT(of, 32);
+  if (number_of("STANDIN_FORBID_COUNTERS", 0)) return CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+  of->profiler = &session_most;
+  return of->context == &context_of_all ? CUPTI_SUCCESS : INVALID_PARAMETER;
+}
+
+API int cuptiRangeProfilerDisable(struct range_parameters *of) { EXPECT(of, 24); return CUPTI_SUCCESS; }
+
+API int cuptiRangeProfilerGetCounterDataSize(struct image_size_parameters *of) {
+  EXPECT(of, 64);
+  of->image_size = sizeof(struct image) + of->ranges * sizeof(struct range);
+  return of->nodes >= of->ranges ? CUPTI_SUCCESS : INVALID_PARAMETER;
+}
+
+API int cuptiRangeProfilerCounterDataImageInitialize(struct image_parameters *of) {
+  EXPECT(of, 40);
+  struct image *image = (void *)of->image;
+  *image = (struct image){0, (of->image_size - sizeof *image) / sizeof(struct range)};
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiRangeProfilerSetConfig(struct set_config_parameters *of) {
+  EXPECT(of, 90);
+  if (of->range != AUTO_RANGE || of->replay != KERNEL_REPLAY || of->levels != 1 || *of->config != 2) return INVALID_PARAMETER;
+  collected = (void *)of->image;
+  session_most = of->ranges;
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiRangeProfilerStart(struct range_parameters *of) { EXPECT(of, 24); counts = true; pending_count = 0; return CUPTI_SUCCESS; }
+API int cuptiRangeProfilerStop(struct stop_parameters *of) { EXPECT(of, 41); counts = false; of->is_all = 1; return CUPTI_SUCCESS; }
+
+API int cuptiRangeProfilerDecodeData(struct decode_parameters *of) {
+  EXPECT(of, 32);
+  size_t most = session_most < collected->most ? session_most : collected->most;
+  collected->count = pending_count < most ? pending_count : most;
+  of->dropped = pending_count - collected->count;
+  memcpy(collected->ranges, pending, collected->count * sizeof *pending);
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiRangeProfilerGetCounterDataInfo(struct info_parameters *of) {
+  EXPECT(of, 40);
+  of->ranges = ((const struct image *)(const void *)of->image)->count;
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiProfilerHostEvaluateToGpuValues(struct evaluate_parameters *of) {
+  EXPECT(of, 72);
+  const struct range *range = ((const struct image *)(const void *)of->image)->ranges + of->range;
+  char text[4096];
+  for (size_t place = 0; place < of->count; place++) {
+    snprintf(text, sizeof text, "%s %s", range->kernel, of->metrics[place]);
+    of->values[place] = checksum(text) % 1000 + range->number;
+  }
+  return ((struct host *)of->host)->count ? CUPTI_SUCCESS : NOT_INITIALIZED;
+}
+
 static void on_work(const struct work_event *work) {
+  tell_subscriber(work);
   pthread_mutex_lock(&mutex);
   if (work->kind == WORK_CALL && (enabled[ACTIVITY_DRIVER] || calls[work->function])) {
     struct activity_call record = {ACTIVITY_DRIVER, work->function, work->start_ns, work->end_ns, 0, work->thread, work->correlation};
@@ -136,12 +295,16 @@ API int cuptiActivityRegisterCallbacks(buffer_requested requested, buffer_comple
   complete = completed;
   for (size_t place = 0; place < sizeof all_sizes / sizeof *all_sizes; place++)
     if (all_sizes[place].version <= version()) sizes = all_sizes + place;
+  observe_driver();
+  return CUPTI_SUCCESS;
+}
+
+static void observe_driver(void) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
   void (*observe)(observer) = driver ? (void (*)(observer))(uintptr_t)dlsym(driver, "standin_observe") : NULL;
-  if (!observe) return INVALID_PARAMETER;
+  if (!observe) abort();
   observe(on_work);
-  return CUPTI_SUCCESS;
 }
 
 API int cuptiActivityEnable(uint32_t kind) {

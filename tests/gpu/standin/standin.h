@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-enum work { WORK_CALL = 1, WORK_KERNEL, WORK_COPY, WORK_FILL, WORK_MIGRATION };
+enum work { WORK_CALL = 1, WORK_KERNEL, WORK_COPY, WORK_FILL, WORK_MIGRATION, WORK_END };
 
 struct work_event {
   enum work kind;

@@ -6,13 +6,15 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import Final, Generic, TypeVar
 
 from msgspec import structs
 
-from tracemap.core.units import UNKNOWN, Integer
-from tracemap.map.model import Command, Schedule, Submission, TraceGraph, entry_name
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.model import CommandBuffer, Schedule, Submission, TraceGraph, entry_name
+from tracemap.runs.columns import is_transfer_name, matches_transfer, transfer_name
 
 # ---- ways
 #
@@ -243,10 +245,11 @@ def _united(entries: Sequence[Entry]) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A dispatch that the program can submit.
+    """A dispatch that the program can submit, or a copy or fill.
 
-    `sites`: several if the compiler merged them into one command; `begins`: it is the first of a call; `function`: the
-    index of the entry point, or `LOADING` if it runs at load, before all calls.
+    `kernel`: of a copy or fill, its name as by `transfer_name`. `sites`: several if the compiler merged them into one
+    command; of a copy or fill, the transfer, "" if it is not the program's. `begins`: it is the first of a call;
+    `function`: the index of the entry point, or `LOADING` if it runs at load, before all calls.
     """
 
     kernel: str
@@ -256,12 +259,23 @@ class State:
 
 
 LOADING = -1
+_FOREIGN: Final = transfer_name("", UNKNOWN)
+"""The name of a state for any copy or fill that is not the program's."""
+
+
+class TransferStates(IntEnum):
+    """The copies and fills that have states in an automaton."""
+
+    NONE = 0
+    IN_BUFFERS = 1
+    ALL = 2
 
 
 @dataclass
 class Automaton:
     """All dispatches of a program, and the possible successors of each; of the kernels in `seen` only, if given.
 
+    `transfers`: the copies and fills that have states, too. `foreign`: others may come at load and between calls.
     `first`: the states that may come first; `last`: the states that may end a call; `all_seen`: every call launches
     something.
 
@@ -271,6 +285,8 @@ class Automaton:
 
     graph: TraceGraph
     seen: frozenset[str] | None = None
+    transfers: TransferStates = TransferStates.NONE
+    foreign: bool = False
     states: list[State] = field(default_factory=list)
     following: list[States] = field(default_factory=list)
     first: States = frozenset()
@@ -285,7 +301,8 @@ class Automaton:
         functions = [index for index, count in enumerate(counts) for _ in range(count)]
         buffers = self.graph.command_buffers
         chains = [
-            [self._add_chain(buffers[ordinal].commands, function) for ordinal in submission.buffers] or [[]]
+            [self._add_chain(self._work(buffers[ordinal]), function) for ordinal in submission.buffers]
+            or [self._add_chain(self._moved(submission.transfer), function)]
             for submission, function in zip(schedule.submissions, functions, strict=True)
         ]
         entries = _entries(schedule, chains)
@@ -300,11 +317,24 @@ class Automaton:
         self.all_seen = not first.ends
         self._begin(first.states, frozenset(ending))
         # The dispatches at load run before all calls; a recording may also start after them.
-        at_load = [command for buffer in buffers if buffer.initializer for command in buffer.commands]
+        at_load = (work for buffer in buffers if buffer.initializer for work in self._work(buffer))
         if chain := self._add_chain(at_load, LOADING):
             self.following[chain[-1]] = self.first
             self.last |= {chain[-1]}
             self.first |= {chain[0]}
+        if self.foreign:
+            self._add_foreign()
+
+    def _add_foreign(self) -> None:
+        """Add a state for copies and fills of the host or another program, at load and between calls."""
+        number = len(self.states)
+        loading = States(place for place, state in enumerate(self.states) if state.function == LOADING)
+        for place in sorted(self.last | loading):
+            self.following[place] |= {number}
+        self.states.append(State(_FOREIGN, ("",), begins=False, function=LOADING))
+        self.following.append(self.first | loading | {number})
+        self.first |= {number}
+        self.last |= {number}
 
     def _begin(self, first: States, ending: States) -> None:
         """Add states for first dispatches of calls: copies of the states of the same dispatches inside a call."""
@@ -320,15 +350,29 @@ class Automaton:
             after = self.following[state]
             self.following[state] = unions.setdefault(after, after | self.first)
 
-    def _add_chain(self, commands: Iterable[Command], function: int) -> list[int]:
-        """Add the dispatches among consecutive commands; return the numbers of their states."""
-        begin = len(self.states)
-        for command in commands:
+    def _work(self, buffer: CommandBuffer) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The name and places of each command of a buffer that has a state."""
+        for index, command in enumerate(buffer.commands):
             kernel = entry_name(str(command.kernel))
             if command.kind == "dispatch" and (self.seen is None or kernel in self.seen):
-                sites = tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
-                self.states.append(State(kernel, sites, begins=False, function=function))
-                self.following.append(frozenset({len(self.states)}))
+                yield kernel, tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
+            elif (
+                self.transfers and (own := self.graph.buffer_transfers.get((buffer.ordinal, index))) and own.bytes != 0
+            ):
+                yield transfer_name(own.kind, own.bytes), (own.id,)
+
+    def _moved(self, transfer: Text) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The name and the place of a transfer that the host program submits, if it has a state."""
+        own = self.graph.transfer_by_id.get(str(transfer))
+        if self.transfers is TransferStates.ALL and own is not None and own.bytes != 0:
+            yield transfer_name(own.kind, own.bytes), (own.id,)
+
+    def _add_chain(self, work: Iterable[tuple[str, tuple[str, ...]]], function: int) -> list[int]:
+        """Add consecutive work, as names and places; return the numbers of their states."""
+        begin = len(self.states)
+        for name, places in work:
+            self.states.append(State(name, places, begins=False, function=function))
+            self.following.append(frozenset({len(self.states)}))
         numbers = list(range(begin, len(self.states)))
         if numbers:
             self.following[-1] = frozenset()
@@ -488,9 +532,7 @@ def _fit(automaton: Automaton, kernels: Sequence[str], *, whole: bool, from_star
     `whole`: the first launch must begin the program or a call, and the last must end a call. `from_start`: only the
     former.
     """
-    paths = _Paths[str](
-        automaton.following, lambda state, kernel: automaton.states[state].kernel == kernel, MOST_STATES
-    )
+    paths = _Paths[str](automaton.following, lambda state, name: _matches(automaton.states[state], name), MOST_STATES)
     first = automaton.first if whole or from_start else automaton.reachable
     last = automaton.last if whole else None
     on_path = paths.fit(kernels, first, last)
@@ -499,3 +541,65 @@ def _fit(automaton: Automaton, kernels: Sequence[str], *, whole: bool, from_star
     kinds = {number: index for index, number in enumerate(dict.fromkeys(on_path))}
     launches = tuple(automaton.launch(paths.listed[number]) for number in kinds)
     return LaunchOrder(launches, [kinds[number] for number in on_path], whole, False, automaton.all_seen)
+
+
+def _matches(state: State, name: str) -> bool:
+    """Whether a launch, copy or fill of this name may be one of a state; sizes that the map lacks match any."""
+    return state.kernel == name or matches_transfer(state.kernel, name)
+
+
+# ---- copies and fills
+#
+# The copies and fills of runs that time each of them, as those of CUDA: they are in the program's order, too.
+
+
+@dataclass(frozen=True)
+class TransferOrder:
+    """The transfer of each copy and fill of a run, in order: its id, "" if it is not the program's.
+
+    UNKNOWN if the order leaves several; `why`: the reason, if it leaves all of them.
+    """
+
+    places: Sequence[Text]
+    why: str = ""
+
+    @property
+    def unknown(self) -> int:
+        """Number of copies and fills whose transfer is unknown."""
+        return sum(place is UNKNOWN for place in self.places)
+
+
+def identify_transfers(graph: TraceGraph, names: Sequence[str]) -> TransferOrder:
+    """Identify the copies and fills among the work of a run in order.
+
+    A copy or fill whose size no transfer of the program has belongs to the host, as one that loads arguments. The
+    others have to be where the program submits them, between its launches; some may be the host's, at load and between
+    calls.
+
+    Args:
+        graph: the map.
+        names: names of launches (their kernels' code), copies and fills (`runs.columns.transfer_name`).
+    """
+    moves: set[str] = set()
+    kernels = {entry_name(kernel.name) for kernel in graph.kernels}
+    outside = [TransferStates.ALL] if graph.transfers else []
+    # A device may carry out transfers outside of command buffers without a copy or fill of its own, in mapped memory.
+    choices = [(states, foreign) for states in (*outside, TransferStates.IN_BUFFERS) for foreign in (False, True)]
+    why = "the program never submits its copies and fills in this order"
+    for whole, (states, foreign) in itertools.product((True, False), choices):
+        try:
+            automaton = Automaton(graph, transfers=states, foreign=foreign)
+            own = [state for state in automaton.states if is_transfer_name(state.kernel) and state.kernel != _FOREIGN]
+            moves = {name for name in set(names) if any(_matches(state, name) for state in own)}
+            if not moves:
+                return TransferOrder([""] * sum(map(is_transfer_name, names)))
+            ours = [name for name in names if name in moves or name in kernels]
+            order = _fit(automaton, ours, whole=whole)
+        except UnknownOrder as reason:
+            return TransferOrder([UNKNOWN for name in names if is_transfer_name(name)], str(reason))
+        if order is not None:
+            places = [kind.sites[0] if len(kind.sites) == 1 else UNKNOWN for kind in order.kinds]
+            rest = iter(order.numbers)
+            located = [(name, places[next(rest)] if name in moves or name in kernels else "") for name in names]
+            return TransferOrder([place for name, place in located if is_transfer_name(name)])
+    return TransferOrder([UNKNOWN if name in moves else "" for name in names if is_transfer_name(name)], why)

@@ -156,7 +156,7 @@ class Join:
             report no index.
         by_transfer: group -> target of a transfer.
         by_kernel: kernel, or entry point of its code -> target of an event that only names it.
-        by_site: site -> target of an event that names its site.
+        by_site: site or transfer -> target of an event that names it.
     """
 
     graph: TraceGraph
@@ -176,7 +176,8 @@ class Join:
         self._runnable = _runnable(self.graph, self.header.function, self._schedule)
         self.by_kernel = self._kernel_targets()
         choices = {name: Target(sites) for name, sites in self.site_choices}
-        self.by_site = {**choices, **{site.id: Target((site.id,)) for site in self.graph.sites}}
+        places = (*self.graph.site_by_id, *self.graph.transfer_by_id)
+        self.by_site = {**choices, **{place: Target((place,)) for place in places}}
         for buffer, ordinals in _align_buffers(self.graph.command_buffers, self._runnable, self.header):
             self.group_of_buffer[buffer.id] = self._group(frozenset(ordinals), indexed=True)
 

@@ -122,7 +122,7 @@ def lookups(source: Source) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
     exact = []
     if "site" in source.columns and _names_sites(source):
         source.fill("sites", "site VARCHAR, target INTEGER", join.by_site.items())
-        exact.append(Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target"))
+        exact.append(Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target", "sites.target"))
     exact += [*submitted, *_command_lookups(source, grouped=bool(submitted))]
     source.fill("kernels", "kernel VARCHAR, target INTEGER", join.by_kernel.items())
     all_lookups = [*exact, Lookup("LEFT JOIN kernels ON kernels.kernel = event.kernel", "kernels.target")]

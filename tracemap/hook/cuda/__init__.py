@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,6 +69,19 @@ def cupti_libraries() -> list[Path]:
     in_toolkits = sorted((path for pattern in _TOOLKITS for path in Path("/").glob(pattern)), reverse=True)
     found = [path for path in (*in_wheels, *in_toolkits) if path.is_file()]
     return list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # toolkits have links, too
+
+
+def counters_environment(output: Path, metrics: Sequence[str]) -> dict[str, str]:
+    """Environment variables that make a program count its launches by NVIDIA's metrics, instead of timing them.
+
+    Args:
+        output: the folder of the record files; it must exist.
+        metrics: NVIDIA's names of metrics.
+
+    Raises:
+        HookUnavailable: there is no library.
+    """
+    return {**cuda_environment(output), "TRACEMAP_CUDA_COUNTERS": ",".join(metrics)}
 
 
 def cuda_environment(output: Path, settings: CudaSettings = EVERYTHING) -> dict[str, str]:

@@ -184,7 +184,68 @@ struct migration_config {
 };
 #define SCOPE_SINGLE_DEVICE 1u
 
+/* CUpti_CallbackData and CUpti_ResourceData. */
+struct callback_data {
+  uint32_t site;
+  const char *function;
+  const void *parameters;
+  void *result;
+  const char *symbol;
+  void *context;
+};
+
+struct resource_data {
+  void *context;
+};
+
+#define DOMAIN_DRIVER_API 1u
+#define DOMAIN_RESOURCE 3u
+#define CONTEXT_DESTROY_STARTING 2u
+#define API_ENTER 0u
+
+/* ---- parameters of the range profiler: each has its size first. Newer versions have more fields at the end, and
+ * go by the size that they are given. */
+
+#define SIZED size_t size; void *reserved
+#define SIZE_TO(type, last) (offsetof(struct type, last) + sizeof(((struct type *)0)->last))
+#define PARAMETERS(type, last, ...) (struct type){.size = SIZE_TO(type, last), .reserved = NULL, __VA_ARGS__}
+
+struct profiler_parameters { size_t size; void *reserved; };
+struct chip_parameters { SIZED; size_t device; const char *name; };
+struct availability_parameters { SIZED; void *context; size_t image_size; uint8_t *image; };
+struct host_parameters { SIZED; uint32_t type, at_20; const char *chip; const uint8_t *availability; void *host; };
+struct host_end_parameters { SIZED; void *host; };
+struct metrics_parameters { SIZED; void *host; const char **metrics; size_t count; };
+struct config_size_parameters { SIZED; void *host; size_t config_size; };
+struct config_parameters { SIZED; void *host; size_t config_size; uint8_t *config; };
+struct evaluate_parameters { SIZED; void *host; const uint8_t *image; size_t image_size, range; const char **metrics; size_t count; double *values; };
+struct enable_parameters { SIZED; void *context; void *profiler; };
+struct range_parameters { SIZED; void *profiler; };
+struct image_size_parameters { SIZED; void *profiler; const char **metrics; size_t count, ranges; uint32_t nodes, at_52; size_t image_size; };
+struct image_parameters { SIZED; void *profiler; size_t image_size; uint8_t *image; };
+struct set_config_parameters {
+  SIZED;
+  void *profiler;
+  size_t config_size;
+  const uint8_t *config;
+  size_t image_size;
+  uint8_t *image;
+  uint32_t range, replay;
+  size_t ranges;
+  uint16_t levels, least_level, at_76[2];
+  size_t pass;
+  uint16_t level;
+};
+struct stop_parameters { SIZED; void *profiler; size_t pass, level; uint8_t is_all; };
+struct decode_parameters { SIZED; void *profiler; size_t dropped; };
+struct info_parameters { SIZED; const uint8_t *image; size_t image_size, ranges; };
+
+#define AUTO_RANGE 1u
+#define KERNEL_REPLAY 2u
+
 /* ---- functions */
+
+typedef void (*callback)(void *user, uint32_t domain, uint32_t id, const void *data);
 
 typedef void (*buffer_requested)(uint8_t **buffer, size_t *size, size_t *max_records);
 typedef void (*buffer_completed)(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_size);
@@ -205,10 +266,35 @@ typedef void (*buffer_completed)(void *context, uint32_t stream, uint8_t *buffer
   X(cuptiActivityEnableDriverApi, (uint32_t function, uint8_t enable))                       \
   X(cuptiActivityConfigureUnifiedMemoryCounter, (struct migration_config * config, uint32_t count))
 
+/* Functions for counters: the range profiler came with 12.6. All take one of the parameters above. */
+#define CUPTI_COUNTING_FUNCTIONS(X)                                                          \
+  X(cuptiSubscribe, (void **subscriber, callback called, void *user))                        \
+  X(cuptiEnableCallback, (uint32_t enable, void *subscriber, uint32_t domain, uint32_t id))  \
+  X(cuptiGetDeviceId, (void *context, uint32_t *device))                                     \
+  X(cuptiProfilerInitialize, (struct profiler_parameters * parameters))                      \
+  X(cuptiDeviceGetChipName, (struct chip_parameters * parameters))                           \
+  X(cuptiProfilerGetCounterAvailability, (struct availability_parameters * parameters))      \
+  X(cuptiProfilerHostInitialize, (struct host_parameters * parameters))                      \
+  X(cuptiProfilerHostDeinitialize, (struct host_end_parameters * parameters))                \
+  X(cuptiProfilerHostConfigAddMetrics, (struct metrics_parameters * parameters))             \
+  X(cuptiProfilerHostGetConfigImageSize, (struct config_size_parameters * parameters))       \
+  X(cuptiProfilerHostGetConfigImage, (struct config_parameters * parameters))                \
+  X(cuptiProfilerHostEvaluateToGpuValues, (struct evaluate_parameters * parameters))         \
+  X(cuptiRangeProfilerEnable, (struct enable_parameters * parameters))                       \
+  X(cuptiRangeProfilerDisable, (struct range_parameters * parameters))                       \
+  X(cuptiRangeProfilerGetCounterDataSize, (struct image_size_parameters * parameters))       \
+  X(cuptiRangeProfilerCounterDataImageInitialize, (struct image_parameters * parameters))    \
+  X(cuptiRangeProfilerSetConfig, (struct set_config_parameters * parameters))                \
+  X(cuptiRangeProfilerStart, (struct range_parameters * parameters))                         \
+  X(cuptiRangeProfilerStop, (struct stop_parameters * parameters))                           \
+  X(cuptiRangeProfilerDecodeData, (struct decode_parameters * parameters))                   \
+  X(cuptiRangeProfilerGetCounterDataInfo, (struct info_parameters * parameters))
+
 struct cupti {
 #define CUPTI_MEMBER(name, arguments) int(*name) arguments;
   CUPTI_FUNCTIONS(CUPTI_MEMBER)
   CUPTI_OPTIONAL_FUNCTIONS(CUPTI_MEMBER)
+  CUPTI_COUNTING_FUNCTIONS(CUPTI_MEMBER)
 #undef CUPTI_MEMBER
   uint32_t version;
 };

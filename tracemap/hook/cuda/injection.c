@@ -2,6 +2,7 @@
  * migration of managed memory, with the driver's calls that submitted them, by CUPTI's activity records.
  *
  *   injection   begins, flushes and ends a recording; signals and forks; records of CUPTI to records of ours
+ *   counting    counts of each launch, instead of activity
  *   recording   the files of the process
  *   cupti       NVIDIA's functions and records        layout   the files' layout
  *   and of the hook: files, lock, system, layout
@@ -15,6 +16,7 @@
 #include <sys/eventfd.h>
 
 #include "../lock.h"
+#include "counting.h"
 #include "recording.h"
 
 #define BUFFER_BYTES (256u << 10) /* small, since a flush leaves a buffer in which a record is incomplete */
@@ -24,7 +26,7 @@
 static struct cupti cupti;
 static int wake = -1;             /* an eventfd: a signal's number wakes the thread */
 static int ending_signal; /* atomic, since the handler writes it */
-static bool begun, ended, abandoned;
+static bool begun, ended, abandoned, counting;
 static struct lock end_lock;
 static uint64_t from_ns, until_ns; /* the window on CUPTI's clock; records of work that began in it are kept */
 static pthread_t flusher;
@@ -162,7 +164,8 @@ static void finish(void) {
   lock_take(&end_lock);
   if (begun && !ended && !abandoned) {
     ended = true;
-    cupti.cuptiActivityFlushAll(FLUSH_FORCED);
+    if (counting) counting_end();
+    else cupti.cuptiActivityFlushAll(FLUSH_FORCED);
     add_moment();
     struct activity_record last = moment();
     recording_end(last.start_ns, last.end_ns);
@@ -193,7 +196,7 @@ static void *flush_repeatedly(void *unused) {
       lock_release(&end_lock);
       return NULL;
     }
-    cupti.cuptiActivityFlushAll(0);
+    if (!counting) cupti.cuptiActivityFlushAll(0);
     if (monotonic_ns() - moment_ns >= SECOND_NS) {
       add_moment();
       moment_ns = monotonic_ns();
@@ -262,6 +265,7 @@ static bool open_cupti(const char *path, int *status) {
   CUPTI_FUNCTIONS(TAKE)
   CUPTI_FUNCTIONS(CHECK)
   CUPTI_OPTIONAL_FUNCTIONS(TAKE)
+  CUPTI_COUNTING_FUNCTIONS(TAKE)
   if (!whole) return false;
   *status = cupti.cuptiGetVersion(&cupti.version);
   return true;
@@ -368,6 +372,9 @@ static bool begin(const char *folder) {
   if (!find_cupti(driver)) return false;
   uint64_t skipped_ns = number_of("TRACEMAP_CUDA_SKIP_MS", 0) * 1000000u, seconds = number_of("TRACEMAP_CUDA_SECONDS", 0);
   recording_add_line("\"kind\":\"cupti\",\"version\":%u,\"driver\":%d,\"skipped_ns\":%" PRIu64, cupti.version, driver, skipped_ns);
+  const char *metrics = getenv("TRACEMAP_CUDA_COUNTERS");
+  counting = metrics && *metrics;
+  if (counting) return counting_begin(&cupti, metrics);
   from_ns = skipped_ns ? moment().start_ns + skipped_ns : 0;
   until_ns = seconds ? moment().start_ns + skipped_ns + seconds * SECOND_NS : UINT64_MAX;
   int status = cupti.cuptiActivityRegisterCallbacks(requested, completed);

@@ -16,7 +16,8 @@
   X(uint64_t, u8, record_bytes)
 
 /* Times are CUPTI's. A `moment` has CUPTI's time in start_ns, CLOCK_MONOTONIC in end_ns, and in bytes the width in ns
- * within which both were read. `dropped` has the number of lost records in bytes. */
+ * within which both were read. `dropped` has the number of lost records in bytes. A `count` has the count of a launch in
+ * bytes, the launch's number in correlation, and the metric's in detail. */
 #define ACTIVITY_RECORD_FIELDS(X)                                                        \
   X(uint64_t, u8, start_ns)                                                              \
   X(uint64_t, u8, end_ns)                                                                \
@@ -42,7 +43,7 @@
   X(uint32_t, u4, dynamic_shared)
 
 enum recorded { RECORDED_KERNEL = 1, RECORDED_COPY, RECORDED_FILL, RECORDED_MIGRATION, RECORDED_CALL, RECORDED_OVERHEAD,
-                RECORDED_MOMENT, RECORDED_DROPPED };
+                RECORDED_MOMENT, RECORDED_DROPPED, RECORDED_COUNT };
 
 struct activity_header {
   ACTIVITY_HEADER_FIELDS(LAYOUT_MEMBER)

@@ -385,7 +385,8 @@ class _Views:
         if kernel is None:
             return None
         images, no_code = self._code.images_of(kernel.name)
-        return kernel_page(kernel, self._sources.text(kernel), images, no_code=no_code)
+        sass = None if images else self._code.sass_of(kernel.name)
+        return kernel_page(kernel, self._sources.text(kernel), images, no_code=no_code, sass=sass)
 
 
 def changed_kernels(rows: Rows, before: KernelSources, after: KernelSources) -> tuple[DiffKernel, ...]:

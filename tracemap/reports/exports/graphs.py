@@ -13,7 +13,7 @@ from tracemap.attribution.model import UnattributedReason
 from tracemap.core.codec import pretty_json
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import UNKNOWN, Unknown
-from tracemap.map.model import Op, TraceGraph
+from tracemap.map.model import Op, TraceGraph, Transfer
 from tracemap.map.query import python_frame, scope_text, scopes_of
 from tracemap.reports.advice import format_amount, invocations_note
 from tracemap.reports.exports.charges import Charge, Ledger, op_label, unattributed_name
@@ -58,7 +58,7 @@ def network_of(ledger: Ledger, data_flow: Iterable[tuple[str, str]]) -> networkx
         network.add_edge(site.id, kernels[site.kernel], kind=CALL)
         for member in site.members:
             network.add_edge(member.op, site.id, kind=MEMBERSHIP)
-    for transfer in ledger.graph.transfers:
+    for transfer in _transfers(ledger):
         network.add_edges_from(((op, transfer.id) for op in transfer.ops), kind=MEMBERSHIP)
     names = metric_names(ledger)
     for charge in ledger.charges:
@@ -107,7 +107,7 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
         attributes: Attributes = {"kind": "site", "label": site.id, "kernel": kernel_name, "initializer": at_load}
         site_calls = calls.get(site.id, 0)
         yield site.id, attributes if isinstance(site_calls, Unknown) else {**attributes, "calls": site_calls}
-    for transfer in graph.transfers:
+    for transfer in _transfers(ledger):
         yield transfer.id, {"kind": "transfer", "label": f"{transfer.id} {transfer.kind}"}
     for number, kernel in enumerate(graph.kernels):
         name = without_controls(kernel.name)
@@ -115,6 +115,12 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
     for row in ledger.attribution.unattributed:
         label = f"(unattributed) {row.reason.value}"
         yield f"unattributed:{row.reason.value}", {"kind": "unattributed", "label": label, "reason": row.reason.value}
+
+
+def _transfers(ledger: Ledger) -> list[Transfer]:
+    """The transfers of the host program, and those in command buffers that the device timed."""
+    timed = {result.transfer for result in ledger.attribution.transfers}
+    return [*ledger.graph.transfers, *(own for own in ledger.graph.buffer_transfers.values() if own.id in timed)]
 
 
 def op_attributes(graph: TraceGraph, op: Op) -> Attributes:

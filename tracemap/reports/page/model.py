@@ -11,6 +11,7 @@ from tracemap.core.units import UNKNOWN, Integer, format_mean
 from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import ElapsedShare
 from tracemap.reports.highlight import Coloured
+from tracemap.runs.model import UnitPeak
 
 # ---- pictures; amounts are sums over the run, as below
 
@@ -81,6 +82,7 @@ class Roofline(Record, frozen=True):
         operations_per_second: peak arithmetic.
         bytes_per_second: peak bandwidth.
         source: origin of the peaks.
+        units: peak arithmetic of a GPU in other types and on tensor cores.
         points: ops and kernels.
         unknown: number of ops left out because their work is unknown.
     """
@@ -89,6 +91,7 @@ class Roofline(Record, frozen=True):
     operations_per_second: int
     bytes_per_second: int
     source: str
+    units: tuple[UnitPeak, ...]
     points: tuple[RoofPoint, ...]
     unknown: int
 

@@ -189,7 +189,7 @@ def roofline_of(costed: MapCosts) -> Roofline | None:
             label = as_shown(_op_title(costed.graph.op_by_id[OpId(name)]) if kind == "op" else name)
             points.append(RoofPoint(kind, name, label, work.operations, work.bytes, time_ns, roofline_ns))
     peak_rates = (peaks.operations_per_second, peaks.bytes_per_second)
-    return Roofline(metric_index, *peak_rates, peaks.source, tuple(points), unknown)
+    return Roofline(metric_index, *peak_rates, peaks.source, peaks.units, tuple(points), unknown)
 
 
 def _op_title(op: Op) -> str:

@@ -14,9 +14,10 @@ from tracemap.attribution.model import KernelResult
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown, sum_of
 from tracemap.machine.images import Image, kernel_images, read_images
+from tracemap.machine.sass import SassReader
 from tracemap.map.bundle import Bundle
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, StoredEstimates
-from tracemap.map.model import Frame, Kernel, OpId, Outcome, SourceFile, TraceGraph
+from tracemap.map.model import Frame, Kernel, OpId, Outcome, SourceFile, TraceGraph, entry_name
 from tracemap.map.query import user_frames
 from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, add_costs, default_metric, heat
 from tracemap.reports.escaping import or_dash, short_name
@@ -229,12 +230,14 @@ class KernelSources:
     images: Callable[[], Sequence[Image]]
     remarks: Callable[[], Sequence[Remark]] = tuple
     estimates: Callable[[], StoredEstimates] = StoredEstimates
+    sass: SassReader | None = None
 
 
 def kernels_of(bundle: Bundle) -> KernelSources:
     """Readers of a bundle's kernels."""
+    sass = SassReader(bundle.module_path)
     remarks = (lambda: bundle.remarks().remarks) if bundle.has_remarks else tuple
-    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks, bundle.estimates)
+    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks, bundle.estimates, sass)
 
 
 @dataclass(slots=True)
@@ -264,6 +267,14 @@ class PageCode:
         self.left -= size
         return (image,), ""
 
+    def sass_of(self, kernel: str) -> SassReader | None:
+        """The reader of a CUDA kernel's code, if the page has room for it; only then it is compiled."""
+        if self.left <= 0 or self.sources.sass is None:
+            return None
+        code, _ = self.sources.sass.code_of(entry_name(kernel))
+        self.left -= sum(instruction.size for instruction in code)
+        return self.sources.sass
+
 
 def kernel_pages(costed: MapCosts, sources: KernelSources) -> tuple[KernelPage, ...]:
     """Kernels with IR, the most expensive first; those that run only at load time come last."""
@@ -278,7 +289,8 @@ def kernel_pages(costed: MapCosts, sources: KernelSources) -> tuple[KernelPage, 
         if not (text := sources.text(kernel)):
             continue
         images, no_code = code.images_of(kernel.name)
-        page = kernel_page(kernel, text, images, results.get(kernel.name), no_code=no_code)
+        sass = None if images else code.sass_of(kernel.name)
+        page = kernel_page(kernel, text, images, results.get(kernel.name), no_code=no_code, sass=sass)
         if not page.seen and (estimated := estimates.get(kernel.name)):
             page = structs.replace(page, seen={_ESTIMATE: estimated})
         pages.append(structs.replace(page, remarks=tuple(_remark_rows(remarks.get(kernel.name, ())))))
@@ -315,10 +327,16 @@ def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str
 
 
 def kernel_page(
-    kernel: Kernel, text: str, images: Sequence[Image], result: KernelResult | None = None, *, no_code: str = ""
+    kernel: Kernel,
+    text: str,
+    images: Sequence[Image],
+    result: KernelResult | None = None,
+    *,
+    no_code: str = "",
+    sass: SassReader | None = None,
 ) -> KernelPage:
-    """A kernel for pages; `no_code`: reason for no machine code, or ""."""
-    view = view_kernel(kernel, text, images)
+    """A kernel for pages; `no_code`: reason for no machine code, or ""; `sass`: its reader for CUDA."""
+    view = view_kernel(kernel, text, images, sass)
     index_of = {instruction.address: index for index, instruction in enumerate(view.instructions)}
     addresses = result.addresses if result else {}
     seen_at = {index_of[address]: seen for address, seen in addresses.items() if address in index_of}

@@ -108,8 +108,9 @@ def _columns(process: CudaProcess, activity: Activity, calls: Calls) -> dict[str
     names = np.array([*process.names.values(), ""], dtype=object)
     number = {name: index for index, name in enumerate(process.names)}
     kernels = np.array([number.get(int(name), len(number)) for name in work["name"]], dtype=np.int64)
-    # Launches outside of calls, as at load, have no place in the order of the calls.
-    counted = is_kernel if calls.stops is None else is_kernel & (invocation >= 0)
+    # Work outside of calls, as at load, has no place in the order of the calls; a migration has none in the program's.
+    in_order = work["kind"] != MIGRATION
+    counted = in_order if calls.stops is None else in_order & (invocation >= 0)
     if len(_submitting_threads(activity)) > 1:  # no order of the program
         counted = np.zeros(len(work), dtype=bool)
     launch = np.where(counted, np.cumsum(counted) - 1, -1)

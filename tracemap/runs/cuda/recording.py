@@ -17,7 +17,7 @@ from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.files import read_stored_file
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.runs.hook.process import FileKind, check_version, json_of, read_head, read_records, refused_as_damaged
-from tracemap.runs.model import Peaks
+from tracemap.runs.model import Peaks, UnitPeak
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,7 +31,7 @@ ACTIVITY_FILE: Final = FileKind(
         *("static_shared", "dynamic_shared"),
     ),
 )
-KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED = range(1, 9)
+KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED, COUNT = range(1, 10)
 """Kinds of records, as in `enum recorded` of the library."""
 _PROCESS_NAME: Final = re.compile(r"cuda-([0-9]+-[0-9a-f]+)\.jsonl")
 _MOST_NS: Final = 1 << 62
@@ -53,16 +53,22 @@ class CudaDevice:
 
     @property
     def peaks(self) -> Peaks | None:
-        """Peak speeds in single precision without tensor cores; None for an unknown architecture.
+        """Peak speeds in single precision without tensor cores, then in other types; None: unknown architecture.
 
-        >>> CudaDevice(0, "H100", 3_352_320_000_000, 0, 0, 1_980_000_000, 132, (9, 0), False).peaks
-        Peaks(operations_per_second=66908160000000, bytes_per_second=3352320000000, source='specified', caches=())
+        >>> peaks = CudaDevice(0, "H100", 3_352_320_000_000, 0, 0, 1_980_000_000, 132, (9, 0), False).peaks
+        >>> peaks.operations_per_second, peaks.bytes_per_second, peaks.source
+        (66908160000000, 3352320000000, 'specified')
+        >>> [(unit.name, unit.operations_per_second // 10**12) for unit in peaks.units]
+        [('f16', 133), ('tensor tf32', 535), ('tensor f16', 1070)]
         """
+        clocks = self.multiprocessors * self.clock_hz
         lanes = _SINGLE_LANES.get(self.capability, _SINGLE_LANES.get((self.capability[0], -1), 0))
-        operations = 2 * lanes * self.multiprocessors * self.clock_hz
+        operations = 2 * lanes * clocks
         if not operations or not self.bytes_per_second:
             return None
-        return Peaks(operations, self.bytes_per_second, "specified")
+        others = ((name, own) for name, own in zip(_UNITS, _OTHER_LANES.get(self.capability, ()), strict=False) if own)
+        units = tuple(UnitPeak(name, 2 * own * clocks) for name, own in others)
+        return Peaks(operations, self.bytes_per_second, "specified", units=units)
 
 
 _SINGLE_LANES: Final = {
@@ -72,6 +78,22 @@ _SINGLE_LANES: Final = {
 """Multiply-adds in single precision per clock and multiprocessor, by compute capability (-1: any other minor number).
 
 Source: the table "Throughput of Native Arithmetic Instructions" in NVIDIA's CUDA C++ Programming Guide.
+"""
+
+
+_UNITS: Final = ("f16", "tensor tf32", "tensor f16")
+_OTHER_LANES: Final = {
+    (7, 0): (128, 0, 512),
+    (7, 5): (128, 0, 512),
+    (8, 0): (256, 512, 1024),
+    (8, 6): (128, 256, 512),
+    (8, 9): (128, 256, 512),
+    (9, 0): (256, 1024, 2048),
+}
+"""Multiply-adds per clock and multiprocessor by `_UNITS`, by compute capability; dense, 0: not there.
+
+Source: NVIDIA's architecture whitepapers of V100, Turing, A100, GA102, Ada and H100. GeForce cards of 7.5, 8.6 and 8.9
+reach half of it on tensor cores if they add in single precision. Newer architectures are left out until tried.
 """
 
 
@@ -224,15 +246,9 @@ def read_activity(process: CudaProcess) -> Activity:
     """
     import numpy as np
 
-    parts = []
-    for path in process.activity_files():
-        head = read_head(path, ACTIVITY_FILE)
-        if head is not None:
-            parts.append(read_records(path, head))
-    if not parts:
-        none = np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
-        return Activity(none, none, 0, 0, UNKNOWN)
-    records = np.concatenate(parts)
+    records = _records(process)
+    if not len(records):
+        return Activity(records, records, 0, 0, UNKNOWN)
     for name in ("start_ns", "end_ns", "bytes"):
         if len(records) and int(records[name].max()) > _MOST_NS and not _only_moments(records, name):
             raise RunInvalid(f"{process.path}: a record's {name} is out of range")
@@ -250,6 +266,44 @@ def read_activity(process: CudaProcess) -> Activity:
         unfinished=int(np.count_nonzero(is_work & ~has_times)),
         width_ns=int(moments["bytes"].max()) if len(moments) else UNKNOWN,
     )
+
+
+def _records(process: CudaProcess) -> npt.NDArray[Any]:
+    """All records of a process, as far as they were written."""
+    import numpy as np
+
+    heads = ((path, read_head(path, ACTIVITY_FILE)) for path in process.activity_files())
+    parts = [read_records(path, head) for path, head in heads if head is not None]
+    return np.concatenate(parts) if parts else np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCount:
+    """A count of a launch: the launch's number in the process, its kernel, and the metric's number."""
+
+    launch: int
+    kernel: str
+    metric: int
+    count: int
+
+
+def read_counts(process: CudaProcess) -> list[LaunchCount]:
+    """The counts of a process that counted its launches, in their order.
+
+    Raises:
+        RunInvalid: a file is damaged.
+        RunVersion: another format version.
+    """
+    import numpy as np
+
+    records = _records(process)
+    counts = records[records["kind"] == COUNT]
+    counts = counts[np.lexsort((counts["detail"], counts["correlation"]))]
+    columns = (counts[name].tolist() for name in ("correlation", "name", "detail", "bytes"))
+    rows = list(zip(*columns, strict=True))
+    if unknown := {name for _, name, _, _ in rows} - process.names.keys():
+        raise RunInvalid(f"{process.path}: does not name kernel {min(unknown)}, which its records have")
+    return [LaunchCount(launch, process.names[name], metric, count) for launch, name, metric, count in rows]
 
 
 def _only_moments(records: npt.NDArray[Any], name: str) -> bool:

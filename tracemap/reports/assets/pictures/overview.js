@@ -128,7 +128,7 @@ function aboveRoof(points) {
   if (!above.length) return [];
   const named = above.slice(0, 4).flatMap((point, at) => [at ? ", " : "", link(point.kind === "op" ? point.id + " " + point.label : point.label, anchorOfPoint(point))]);
   const many = above.length > 4 ? " and " + (above.length - 4) + " more" : "";
-  return [make("p", "facts", plural(above.length, roofKind) + (above.length === 1 ? " is" : " are") + " above " + FAR_ABOVE + "x the roofline (", ...named, many + "): data stays in a cache, or the work or the cost is wrong or estimated.")];
+  return [make("p", "facts", plural(above.length, roofKind) + (above.length === 1 ? " is" : " are") + " above " + FAR_ABOVE + "x the roofline (", ...named, many + "): " + (data.roofline.units.length ? "it computes in another type or on tensor cores, " : "") + "data stays in a cache, or the work or the cost is wrong or estimated.")];
 }
 
 function drawWorth() {

@@ -15,12 +15,13 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   const reached = (point) => point.operations / (point.time_ns / 1e9);
   const [peak, bandwidth] = [roofline.operations_per_second, roofline.bytes_per_second];
   const ridge = peak / bandwidth;
+  const units = roofline.units.filter((unit) => unit.operations_per_second > peak);
   const domainOf = (values, more) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     return [10 ** Math.floor(Math.log10(low) - more), 10 ** Math.ceil(Math.log10(high) + more)];
   };
-  const x = charts.scaleLog(domainOf([...computing.map(intensity), ridge], 0.1), [ROOF.left, width - ROOF.right]);
-  const y = charts.scaleLog(domainOf([...computing.map(reached), peak], 0), [ROOF.height - ROOF.bottom, ROOF.top]);
+  const x = charts.scaleLog(domainOf([...computing.map(intensity), ridge, ...units.map((unit) => unit.operations_per_second / bandwidth)], 0.1), [ROOF.left, width - ROOF.right]);
+    const y = charts.scaleLog(domainOf([...computing.map(reached), peak, ...units.map((unit) => unit.operations_per_second)], 0), [ROOF.height - ROOF.bottom, ROOF.top]);
   const most = Math.max(...computing.map((point) => point.time_ns), 1);
   const svg = charts.select(box).selectAll("svg").data([0]).join("svg").attr("class", "roofline").attr("width", width)
     .attr("height", ROOF.height).attr("viewBox", "0 0 " + width + " " + ROOF.height).attr("role", "group")
@@ -31,13 +32,19 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   svg.append("g").attr("class", "axis").attr("transform", "translate(" + ROOF.left + ",0)")
     .call(charts.axisLeft(y).tickValues(decades(y.domain())).tickFormat(perSecond));
   svg.append("text").attr("class", "axis-name").attr("x", width - ROOF.right).attr("y", ROOF.height - 5).attr("text-anchor", "end").text("operations per byte →");
-  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text(`↑ operations per second on ${roof.source === "specified" ? "the GPU" : "one core"}`);
+  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text(`↑ operations per second on ${roofline.source === "specified" ? "the GPU" : "one core"}`);
   const [from, to] = x.domain();
   const bend = Math.min(to, Math.max(from, ridge));
   const corners = [[from, from * bandwidth], [bend, Math.min(peak, bend * bandwidth)], [to, Math.min(peak, to * bandwidth)]];
   const floor = y.domain()[0];
   const onRoof = corners.map(([at, value]) => (value < floor ? [floor / bandwidth, floor] : [at, value]));
   svg.append("polyline").attr("class", "roof").attr("points", onRoof.map(([at, value]) => x(at) + "," + y(value)).join(" "));
+  // Peaks in other types: dashed, with the bandwidth that reaches them.
+  for (const [place, { name, operations_per_second: own }] of units.entries()) {
+    const line = [[bend, Math.min(peak, bend * bandwidth)], [Math.min(to, own / bandwidth), own], [to, own]];
+    svg.append("polyline").attr("class", "roof unit").attr("points", line.map(([at, value]) => x(at) + "," + y(value)).join(" "));
+    svg.append("text").attr("class", "axis-name").attr("x", width - ROOF.right - 75 * place).attr("y", y(own) - 3).attr("text-anchor", "end").text(name);
+  }
   svg.selectAll("a").data(computing).join("a").attr("href", (point) => "#" + encodeURIComponent(anchorOf(point)))
     .attr("aria-label", (point) => nameOf(point)).attr("class", (point) => "point " + rooflineClass(point.roofline_ns / point.time_ns))
     .append("circle").attr("cx", (point) => x(intensity(point))).attr("cy", (point) => y(reached(point)))
