@@ -227,7 +227,7 @@ def _check_modules(bundle: Bundle, cause: Exception) -> None:
 
 _UNKNOWN_INVOCATION: Final = -1
 """Marks an unknown invocation in the table of launches."""
-_NAMES: Final = f"SELECT {LAUNCH_NAME} AS name FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_NAMES: Final = f"SELECT {{name}} AS name FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
 _SITED: Final = f"""
 SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNKNOWN_INVOCATION}) AS invocation,
     coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
@@ -252,7 +252,9 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
 
     rows = reader_call("read_parquet", run.table)
     with open_database() as connection:
-        work = connection.execute(_NAMES.format(rows=rows)).fetchnumpy()["name"].tolist()
+        # Tables of other tools have the order of kernels only, and perhaps no sizes.
+        name = LAUNCH_NAME if "payload_bytes" in run.columns else "kernel"
+        work = connection.execute(_NAMES.format(name=name, rows=rows)).fetchnumpy()["name"].tolist()
         kernels = [name for name in work if not is_transfer_name(name)]
         try:
             order = identify_launches(graph, kernels, from_start=_is_from_start(run.header))
