@@ -94,6 +94,7 @@ def _tidy(made: dict[str, Any]) -> None:
         made["required"] = list(made["properties"])
         for value in made["properties"].values():
             value.pop("default", None)
+            value.pop("propertyNames", None)  # msgspec writes it from 0.23 on; schemas do not depend on its version
 
 
 def _own_schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - any type of a record's field
