@@ -131,7 +131,7 @@ def test_copies_that_are_not_timed_are_named(tmp_path: Path) -> None:
     (note,) = (line for line in said.splitlines() if "[transfers-untimed]" in line)
     assert "does not time 2 copies and fills within command buffers (op4 tensor.insert_slice, op5 tensor.i" in note
     assert note.endswith("their time is part of submission-and-queue, in wall time only")
-    (advice,) = (line for line in said.splitlines() if "record --compare-devices" in line)
+    (advice,) = (line for line in said.splitlines() if "--compare-devices" in line)
     assert "the overhead may include untimed copies and fills" in advice
     sync = tmp_path / "sync.parquet"  # this driver does not list what is recorded
     check_cli("record", bundle, "--iterations", "4", "-o", sync, "--", "--device=local-sync")
