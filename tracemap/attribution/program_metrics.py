@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
@@ -28,9 +28,11 @@ from tracemap.attribution.model import (
 )
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, join_names, split_by_largest_remainder
-from tracemap.map.build_cost import BuildCost
-from tracemap.map.memory_use import MemoryUse
 from tracemap.map.model import Command, OpId, TraceGraph
+
+if TYPE_CHECKING:
+    from tracemap.map.build_cost import BuildCost
+    from tracemap.map.memory_use import MemoryUse
 
 BYTES_READ: Final = "bytes_read"
 """Bytes that the ops of a dispatch must read, by their shapes, in all calls."""

@@ -84,7 +84,7 @@ def _print_top(
     headings: Sequence[Heading],
     rows: Sequence[Sequence[str]],
     count: int,
-    more: str = "",
+    more: str,
 ) -> None:
     if rows:
         print_table(terminal, title, headings, rows)
