@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.advice.program import invocation_ns
 from tracemap.attribution.advice.rules import fastest_device, is_faster_device
 from tracemap.attribution.model import Advice, Attribution, MetricTotal
 from tracemap.attribution.program_metrics import STATIC_METRICS
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
-from tracemap.compare.model import Comparison, MemoryDifference, OpDifference, OpMemory
 from tracemap.core.diagnostics import BUDGET_SPENT, NOISY, WINDOW, above_result, has_slug
 from tracemap.core.units import (
     UNKNOWN,
@@ -29,6 +28,9 @@ from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import or_dash
 from tracemap.runs.model import DeviceTime, RunHeader
+
+if TYPE_CHECKING:
+    from tracemap.compare.model import Comparison, MemoryDifference, OpDifference, OpMemory
 
 # ---- basis of numbers: means per invocation, or sums of the run
 
