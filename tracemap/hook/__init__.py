@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable, check_platform, find_compiler
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable, built_library
 
 __all__ = [
     "HookSettings",
@@ -68,12 +68,7 @@ def library_path() -> Path:
     Raises:
         HookUnavailable: it was not built, or does not support this platform.
     """
-    check_platform()
-    path = FOLDER / LIBRARY_NAME
-    if not path.is_file():
-        find_compiler()  # raises an error with the package to install, if a compiler is missing
-        raise HookUnavailable("the hook's library was not built when tracemap was installed; reinstall tracemap")
-    return path
+    return built_library(FOLDER / LIBRARY_NAME, "the hook's library")
 
 
 _LD_PRELOAD_SEPARATOR = re.compile(r"[\s:]")

@@ -64,6 +64,19 @@ def find_compiler() -> list[str]:
     return [compiler]
 
 
+def built_library(path: Path, title: str) -> Path:
+    """The path of a library that the installation built; `title` is its name for people.
+
+    Raises:
+        HookUnavailable: it was not built, or does not support this platform.
+    """
+    check_platform()
+    if not path.is_file():
+        find_compiler()  # raises an error with the package to install, if a compiler is missing
+        raise HookUnavailable(f"{title} was not built when tracemap was installed; reinstall tracemap")
+    return path
+
+
 def compile_library(target: Path, flags: Sequence[str] = (), name: str = LIBRARY_NAME) -> Path:
     """Build a library atomically; `flags` come after the usual ones, `name` is one that `sources` knows.
 

@@ -95,17 +95,6 @@ static bool write_line(size_t kept) {
   return false;
 }
 
-static void add_command(void) {
-  char command[4096];
-  size_t size = read_file("/proc/self/cmdline", command, sizeof command);
-  text_add(&line, ",\"command\":[");
-  for (size_t place = 0; place < size && line.used + 512 < line.size; place += strlen(command + place) + 1) {
-    if (place) text_add(&line, ",");
-    text_add_json(&line, command + place);
-  }
-  text_add(&line, "]");
-}
-
 static bool write_process(void) {
   struct moment now = moment_now();
   text_add(&line, "{\"kind\":\"process\",\"version\":%d,\"pid\":%d,\"stamp\":\"%s\",\"parent\":\"%s\"", FORMAT_VERSION,
@@ -116,7 +105,7 @@ static bool write_process(void) {
   text_add(&line, ",\"every\":%" PRIu64 ",\"skip_ns\":%" PRIu64 ",\"budget\":%" PRIu64 ",\"filter\":", settings.every,
            settings.skip_ns, settings.budget);
   text_add_json(&line, settings.filter);
-  add_command();
+  text_add_command(&line);
   return write_line(0);
 }
 

@@ -133,6 +133,17 @@ size_t read_file(const char *path, char *data, size_t size) {
   return got > 0 ? (size_t)got : 0;
 }
 
+void text_add_command(struct text *text) {
+  char command[4096];
+  size_t size = read_file("/proc/self/cmdline", command, sizeof command);
+  text_add(text, ",\"command\":[");
+  for (size_t place = 0; place < size && text->used + 512 < text->size; place += strlen(command + place) + 1) {
+    if (place) text_add(text, ",");
+    text_add_json(text, command + place);
+  }
+  text_add(text, "]");
+}
+
 /* ---- the C library, and memory by the page */
 
 #if defined(__x86_64__)

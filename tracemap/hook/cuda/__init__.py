@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracemap.hook.compiling import CUDA_LIBRARY_NAME, FOLDER, HookUnavailable, check_platform, find_compiler
+from tracemap.hook.compiling import CUDA_LIBRARY_NAME, FOLDER, built_library
 
 INJECTION: Final = "CUDA_INJECTION64_PATH"
 """The variable with the library that CUDA's driver loads at the first use of CUDA in a process."""
@@ -53,12 +53,7 @@ def cuda_library_path() -> Path:
     Raises:
         HookUnavailable: it was not built, or does not support this platform.
     """
-    check_platform()
-    path = FOLDER / CUDA_LIBRARY_NAME
-    if not path.is_file():
-        find_compiler()  # raises an error with the package to install, if a compiler is missing
-        raise HookUnavailable("the library for CUDA was not built when tracemap was installed; reinstall tracemap")
-    return path
+    return built_library(FOLDER / CUDA_LIBRARY_NAME, "the library for CUDA")
 
 
 def cupti_libraries() -> list[Path]:

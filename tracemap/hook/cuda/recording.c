@@ -64,17 +64,6 @@ void recording_refuse(const char *slug, const char *text) {
 
 void recording_lose(const char *what, const char *why) { add_sentence("lost", "what", what, "why", why); }
 
-static void add_command(void) {
-  char command[4096];
-  size_t size = read_file("/proc/self/cmdline", command, sizeof command);
-  text_add(&line, ",\"command\":[");
-  for (size_t place = 0; place < size && line.used + 512 < line.size; place += strlen(command + place) + 1) {
-    if (place) text_add(&line, ",");
-    text_add_json(&line, command + place);
-  }
-  text_add(&line, "]");
-}
-
 bool recording_begin(const char *output, struct limits chosen) {
   char path[sizeof folder + 128];
   snprintf(folder, sizeof folder, "%s", output);
@@ -87,7 +76,7 @@ bool recording_begin(const char *output, struct limits chosen) {
     return false;
   }
   text_add(&line, "{\"kind\":\"process\",\"version\":%d,\"pid\":%d,\"stamp\":\"%s\"", FORMAT_VERSION, (int)getpid(), stamp);
-  add_command();
+  text_add_command(&line);
   write_line();
   return true;
 }
