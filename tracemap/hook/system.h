@@ -89,7 +89,7 @@ void text_add(struct text *text, const char *format, ...) __attribute__((format(
 /* A string as JSON, truncated at the end of the buffer; bytes other than ASCII are passed on unchanged. */
 void text_add_json(struct text *text, const char *string);
 
-/* The program's arguments as a member "command" of a JSON object, after a comma; the last ones may be missing. */
+/* The program's arguments as a field "command" of a JSON object, after a comma; the last ones may be missing. */
 void text_add_command(struct text *text);
 
 /* Prints a line on the program's standard error. Preserves errno. */

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.files import read_stored_file
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.runs.hook.process import FileKind, check_version, json_of, read_head, read_records, refused_as_damaged
+from tracemap.runs.hook.process import FileKind, read_head, read_lines, read_records
 from tracemap.runs.model import Peaks, UnitPeak
 
 if TYPE_CHECKING:
@@ -165,16 +166,7 @@ def read_process(path: Path) -> CudaProcess:
     lines = read_stored_file(path, RunInvalid).split(b"\n")[:-1]
     if not lines:
         raise RunEmpty(f"{path}: the program was killed before anything was recorded")
-    for number, text in enumerate(lines, start=1):
-        with refused_as_damaged(path, f"line {number}"):
-            line = json_of(text)
-            if not isinstance(line, dict):
-                raise TypeError("a line is no object")
-            if (number == 1) != (line["kind"] == "process"):
-                raise ValueError("the first line, and no other, describes the process")
-            if number == 1:
-                check_version(path, _whole(line["version"]))
-            _add_fact(process, line)
+    read_lines(path, lines, partial(_add_fact, process))
     return process
 
 

@@ -353,7 +353,13 @@ def _whole_lines(path: Path) -> list[bytes]:
     return lines
 
 
-def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
+def read_lines(path: Path, lines: Sequence[bytes], add: Callable[[dict[str, Any]], None]) -> None:
+    """Read the lines of a process's file, the first of which describes the process; `add` is called with each.
+
+    Raises:
+        RunInvalid: a line is damaged, or `add` rejects it by an error of a value.
+        RunVersion: another format version.
+    """
     for number, text in enumerate(lines, start=1):
         with refused_as_damaged(path, f"line {number}"):
             line = json_of(text)
@@ -363,13 +369,26 @@ def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
                 raise ValueError("the first line, and only it, must describe the process")
             if number == 1:
                 check_version(path, count(line["version"]))
-                names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
-                counts: dict[str, Any] = {name: count(line[name]) for name in names}
-                stamp, parent = str(line["stamp"]), str(line["parent"])
-                process = ProcessFile(path, stamp=stamp, start=_moment(line), parent=parent, **counts)
-            else:
-                _add_line(process, line)
-    return process
+            add(line)
+
+
+def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
+    processes: list[ProcessFile] = []
+
+    def add(line: dict[str, Any]) -> None:
+        if processes:
+            _add_line(processes[0], line)
+        else:
+            processes.append(_described(path, line))
+
+    read_lines(path, lines, add)
+    return processes[0]
+
+
+def _described(path: Path, line: Mapping[str, Any]) -> ProcessFile:
+    names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
+    counts: dict[str, Any] = {name: count(line[name]) for name in names}
+    return ProcessFile(path, stamp=str(line["stamp"]), start=_moment(line), parent=str(line["parent"]), **counts)
 
 
 def _moment(line: Mapping[str, Any]) -> tuple[int, int]:
