@@ -232,8 +232,8 @@ def is_conversion(name: str) -> bool:
 
 # ---- constants
 
-DYNAMIC: Final[int] = ir.ShapedType.get_dynamic_size()
-"""Placeholder in attributes and types for a number that an operand provides."""
+DYNAMIC: Final = -(1 << 63)
+"""Placeholder in attributes and types for a number that an operand provides (`ShapedType::kDynamic`)."""
 
 
 def splat_value(attribute: object) -> Any:  # noqa: ANN401 - a number

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 from tracemap.ir.host_program import callee_of, global_of
 from tracemap.ir.parsing import (
@@ -199,19 +200,21 @@ def _apply_map(map_: Any, operands: Sequence[int]) -> int:  # noqa: ANN401 - of 
         if isinstance(expression, ir.AffineSymbolExpr):
             return operands[int(map_.n_dims) + int(expression.position)]
         left, right = value(expression.lhs), value(expression.rhs)
-        compute = next(function for kind, function in _AFFINE if isinstance(expression, kind))
+        compute = next(function for kind, function in _functions_of_kinds() if isinstance(expression, kind))
         return compute(left, right)
 
     return value(map_.results[0])
 
 
-_AFFINE: Final[tuple[tuple[Any, Callable[[int, int], int]], ...]] = (
-    (ir.AffineAddExpr, lambda a, b: a + b),
-    (ir.AffineMulExpr, lambda a, b: a * b),
-    (ir.AffineModExpr, lambda a, b: a % b if b else 0),
-    (ir.AffineFloorDivExpr, lambda a, b: a // b if b else 0),
-    (ir.AffineCeilDivExpr, lambda a, b: -(-a // b) if b else 0),
-)
+@cache
+def _functions_of_kinds() -> tuple[tuple[Any, Callable[[int, int], int]], ...]:
+    return (
+        (ir.AffineAddExpr, lambda a, b: a + b),
+        (ir.AffineMulExpr, lambda a, b: a * b),
+        (ir.AffineModExpr, lambda a, b: a % b if b else 0),
+        (ir.AffineFloorDivExpr, lambda a, b: a // b if b else 0),
+        (ir.AffineCeilDivExpr, lambda a, b: -(-a // b) if b else 0),
+    )
 
 
 def _branch_operands(source: Operation, target: Operation, number: int) -> list[Value]:

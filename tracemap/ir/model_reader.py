@@ -381,9 +381,9 @@ def _is_fixed(operation: Operation) -> bool:
     if operation.name not in _VALUE_OF_GLOBAL or "is_mutable" in attributes:
         return False
     value = _VALUE_OF_GLOBAL[operation.name]
-    return value in attributes and isinstance(attributes[value], _LITERALS)
+    literals = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)
+    return value in attributes and isinstance(attributes[value], literals)
 
 
 _VALUE_OF_GLOBAL = {"util.global": "initial_value", "ml_program.global": "value"}
 """The attribute with the initial value of a global."""
-_LITERALS = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tracemap.core.errors import LocationInvalid, ModelInvalid
+from tracemap.core.errors import LocationInvalid, ModelInvalid, ToolMissing
 from tracemap.core.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 from tracemap.core.process.forked import fork_work
 from tracemap.ir.text_checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed_fault
@@ -57,9 +57,38 @@ def _lazy_import(name: str) -> Iterator[None]:
                 del sys.modules[name]  # later imports get the real module
 
 
-with _lazy_import("numpy"):  # two thirds of the bindings' import time; needed only to create constants from arrays
+if TYPE_CHECKING:
     from iree.compiler import ir
-    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the dialect's Python module
+    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps
+else:
+
+    class _Bindings(ModuleType):
+        """`iree.compiler.ir`, imported on first use: code that another compiler made is read without it."""
+
+        def __getattr__(self, name: str) -> object:
+            value = getattr(_bindings(), name)
+            setattr(self, name, value)
+            return value
+
+    @cache
+    def _bindings() -> ModuleType:
+        try:
+            is_installed = importlib.util.find_spec("iree.compiler") is not None
+        except ModuleNotFoundError:
+            is_installed = False
+        if not is_installed:
+            raise ToolMissing("IREE's compiler is not installed; install it with: pip install iree-base-compiler")
+        # Two thirds of the bindings' import time; needed only to create constants from arrays.
+        with _lazy_import("numpy"):
+            return importlib.import_module("iree.compiler.ir")
+
+    ir = _Bindings("iree.compiler.ir")
+
+    def get_indexing_maps(operation: Operation) -> object:
+        """The indexing maps of a linalg operation, without the Python module of its dialect."""
+        _bindings()
+        return importlib.import_module("iree.compiler._mlir_libs._mlirDialectsLinalg").get_indexing_maps(operation)
+
 
 _DIALECTS = """
     affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu
