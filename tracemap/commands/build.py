@@ -160,6 +160,8 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
         ModelUnreadable: the file cannot be read.
         UsageInvalid: the options cannot be combined, or the bundle has no name.
     """
+    if options.to == "native" or options.pipelines or options.from_native is not None or options.ir:
+        return _build_native(model, options, progress)
     if options.from_dumps is not None or options.module is not None:
         if options.timing:
             raise UsageInvalid(
@@ -224,6 +226,44 @@ def build_imported(
         return build_request(request, progress)
     except ModelInvalid as error:
         raise ModelInvalid(imported.explain(str(error))) from error
+
+
+def _build_native(model: str | bytes, options: BuildOptions, progress: Progress) -> Bundle:
+    from tracemap.map.build.build import BuildRequest
+    from tracemap.map.build.native.build import build_from_native, build_native
+
+    _check_native_options(options)
+    data, name = read_model(model)
+    request = BuildRequest(data, name, options.output or default_bundle(model), options, own_folder(model))
+    if options.from_native is not None:
+        return build_from_native(request, options.from_native, progress)
+    return build_native(request, progress)
+
+
+def _check_native_options(options: BuildOptions) -> None:
+    """Reject options of the other ways to a bundle.
+
+    Raises:
+        UsageInvalid: they cannot be combined.
+    """
+    if options.from_native is None:
+        if options.to != "native" or not options.pipelines:
+            raise UsageInvalid("--pipeline needs --to native and the reverse; IREE has pipelines of its own")
+        if options.ir:
+            raise UsageInvalid("--ir is a stage of a library that was compiled elsewhere: pass it with --from-native")
+    elif options.pipelines or options.flags or options.to == "native":
+        raise UsageInvalid("--from-native compiles nothing: leave out --to, --pipeline and the flags after --")
+    others = {
+        "--from-dumps": options.from_dumps is not None,
+        "--module": options.module is not None,
+        "--remarks": options.remarks,
+        "--timing": options.timing,
+        "--parameters": bool(options.parameters),
+        "--device": options.device != "local",
+    }
+    for flag, is_set in others.items():
+        if is_set:
+            raise UsageInvalid(f"{flag} belongs to a compilation by IREE: leave it out for native code")
 
 
 def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progress) -> Bundle:

@@ -67,7 +67,7 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 # The bundle on disk: `model.tracemap/`, a folder like a debug-symbol bundle.
 #
 #     map.json       the trace graph
-#     module.vmfb    the compiled module
+#     module.vmfb    the compiled module; module.so, if MLIR's own tools compiled it
 #     source/        the model, and the Python files of its frames
 #     kernels/       the final IR of each kernel, one op a line; and the module before code generation, for recompiling
 #     compiled.json  compile times
@@ -82,7 +82,6 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 # A bundle is written to a temporary name next to its target and then renamed, so it never exists in part.
 
 SUFFIX = ".tracemap"
-MODULE_NAME = "module.vmfb"
 COMPILED_NAME = "compiled.json"
 TIMING_NAME = "timing.json"
 ESTIMATES_NAME = "estimates.json"
@@ -126,7 +125,17 @@ class Bundle:
             >>> tracemap.load("model.tracemap").module_path.name
             'module.vmfb'
         """
-        return path_in_bundle(self.path, MODULE_NAME)
+        return path_in_bundle(self.path, self.graph.module.file)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether its program is native code, which runs without IREE.
+
+        Example:
+            >>> tracemap.load("model.tracemap").is_native
+            False
+        """
+        return self.graph.module.is_native
 
     @property
     def runs_path(self) -> Path:
@@ -453,13 +462,11 @@ def load(path: Path) -> Bundle:
         BundleInvalid: the folder is not a bundle, its map is damaged, or a link leads out of it.
         BundleVersion: the map has another format version.
     """
-    file, module = path_in_bundle(path, MAP_NAME), path_in_bundle(path, MODULE_NAME)
+    file = path_in_bundle(path, MAP_NAME)
     try:
         encoded = read_stored_file(file, BundleInvalid)
     except BundleInvalid as error:
         raise BundleInvalid(f"{path}: {_no_bundle(path) or f'is not a tracemap bundle ({error})'}") from error
-    if module.exists():
-        check_is_file(module, BundleInvalid)
     try:
         graph = decode(encoded)
         check_references(graph)
@@ -469,6 +476,9 @@ def load(path: Path) -> Bundle:
         raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
     except ValueError as error:
         raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+    module = path_in_bundle(path, graph.module.file)
+    if module.exists():
+        check_is_file(module, BundleInvalid)
     return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())
 
 
@@ -513,7 +523,7 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
         with temporary_sibling(place) as folder:
             folder.mkdir()
             (folder / MAP_NAME).write_bytes(encoded)
-            shutil.move(files.module, folder / MODULE_NAME)
+            shutil.move(files.module, folder / graph.module.file)
             _write_texts(folder, graph, files)
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))

@@ -65,7 +65,7 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
         ("transfer", [transfer.id for transfer in graph.transfers]),
         ("schedule", [schedule.function for schedule in graph.schedules]),
         ("the source text", [source.path for source in graph.sources]),
-        ("the kernel text", [kernel.text for kernel in graph.kernels if isinstance(kernel.text, str)]),
+        _kernel_texts(graph),
     ):
         yield from _repeated(kind, ids)
     yield from _faults_of_ops(graph.ops)
@@ -80,6 +80,14 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
         yield from _missing(transfer.id, "op", transfer.ops, graph.op_by_id)
     for schedule in graph.schedules:
         yield from _faults_of_schedule(schedule, graph)
+
+
+def _kernel_texts(graph: TraceGraph) -> tuple[str, Sequence[Hashable]]:
+    """What may occur only once: each kernel's text; the parts of native code share one, and divide its lines."""
+    with_text = [kernel for kernel in graph.kernels if isinstance(kernel.text, str)]
+    if graph.module.is_native:
+        return "the line of code", [f"{kernel.text}:{step.line}" for kernel in with_text for step in kernel.steps]
+    return "the kernel text", [kernel.text for kernel in with_text]
 
 
 def _repeated(kind: str, ids: Sequence[Hashable]) -> Iterator[str]:
@@ -440,7 +448,7 @@ class TransferTable(Table):
 class StoredMap(Document, frozen=True, kw_only=True):
     """The content of a bundle's `map.json`: large lists by column, all else by record."""
 
-    schema_version: Literal[9] = MAP_VERSION
+    schema_version: Literal[10] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

@@ -350,13 +350,25 @@ class SourceFile(Record, frozen=True):
     language: Literal["mlir", "python"]
 
 
+NATIVE_MODULE_NAME: Final = "module.so"
+
+
 class ModuleInfo(Record, frozen=True):
-    """The compiled module: name, SHA-256 of `module.vmfb`, compiler version and compiler flags."""
+    """The compiled module: name, SHA-256 of its file, compiler version and compiler flags.
+
+    `file`: its name in the bundle; `module.so` is native code that MLIR's own tools compiled, which runs without IREE.
+    """
 
     name: str
     sha256: str
     iree_compiler: str
     flags: tuple[str, ...]
+    file: Literal["module.vmfb", "module.so"] = "module.vmfb"
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it is native code."""
+        return self.file == NATIVE_MODULE_NAME
 
 
 LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
@@ -368,13 +380,13 @@ def entry_name(kernel: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
-MAP_VERSION: Final = 9
+MAP_VERSION: Final = 10
 """Version of `map.json`.
 
 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
 5: an op may have several call paths in one site; 6: outcomes have the glossary's names; 7: ops name their ONNX nodes;
 8: submissions have control flow; 9: bytes read and written apart, and those of copies and
-fills.
+fills; 10: the module's file, for native code.
 """
 
 
@@ -385,7 +397,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     that are not the user's own; the user's frames come first.
     """
 
-    schema_version: Literal[9] = MAP_VERSION
+    schema_version: Literal[10] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

@@ -41,6 +41,24 @@ class BuildOptions(Options):
     module: Path | None = option(
         None, "With --from-dumps: the module (.vmfb) that the compilation produced.", path="file"
     )
+    to: Literal["iree", "native"] = option(
+        "iree", "Compile with IREE, or to a shared library with MLIR's own tools (mlir-opt, mlir-translate, clang)."
+    )
+    pipelines: tuple[str, ...] = option(
+        (),
+        "With --to native: pass pipeline in mlir-opt's syntax, builtin.module(…). The last must end in the llvm dialect. "
+        " [repeatable]",
+        "--pipeline",
+        metavar="PIPELINE",
+    )
+    from_native: Path | None = option(
+        None,
+        "Read this shared library or program instead of compiling. Its debug lines must be those of MODEL or of --ir.",
+        path="file",
+    )
+    ir: tuple[Path, ...] = option(
+        (), "With --from-native: a later stage of MODEL, printed with its locations.  [repeatable]", path="file"
+    )
     library: tuple[str, ...] = option(
         (),
         "Shell pattern of Python files to treat as library code: ops are attributed to your own lines that call it.  "
@@ -54,7 +72,10 @@ class BuildOptions(Options):
         metavar="[SCOPE=]FILE",
     )
     flags: tuple[str, ...] = option(
-        (), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
+        (),
+        "Flags for iree-compile; with --to native, for clang (default: -O3).",
+        FLAGS_AFTER_DASHES,
+        metavar="[-- COMPILER FLAGS]",
     )
 
     @property

@@ -14,18 +14,18 @@ from typing import Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.functions import Argument, Function
-from tracemap.core.locations import MOST_NESTED, frames, name_path
-from tracemap.core.units import UNKNOWN, plural
+from tracemap.core.locations import MOST_NESTED
+from tracemap.core.units import plural
 from tracemap.ir.allocations import read_allocations
 from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
 from tracemap.ir.hal import functions_of, read_hal, read_stream_dispatches, stream_kernels
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.source_model import BRANCHES, CONTROL_FLOW, SourceArgument, SourceModel, SourceOperation
+from tracemap.ir.source_model import BRANCHES, CONTROL_FLOW, SourceArgument, SourceModel
 from tracemap.map.build.compiler.compilation import Phases
 from tracemap.map.build.model.kinds import can_be_member, is_global, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.outcomes import Commands, Judgement, LastLocatedPhase, OutcomeRules
+from tracemap.map.build.outcomes import Commands, LastLocatedPhase, OutcomeRules, op_record
 from tracemap.map.build.sites.cost import Misplaced, relocate_products
 from tracemap.map.build.sites.dispatch_sites import (
     PlacedSites,
@@ -71,12 +71,9 @@ from tracemap.map.build.tagging import Identity
 from tracemap.map.memory import MemoryPlan
 from tracemap.map.model import (
     SOURCE,
-    Frame,
-    InnerOperation,
     Kernel,
     ModuleInfo,
     Op,
-    OpId,
     Site,
     SourceFile,
     TraceGraph,
@@ -84,9 +81,6 @@ from tracemap.map.model import (
 )
 
 # ---- dump reader
-
-_ONNX = "onnx."
-"""The prefix of the names of ops that are ONNX nodes; the names of these nodes are their locations."""
 
 
 class DumpReader:
@@ -335,31 +329,10 @@ class Assembly:
     ) -> tuple[Op, ...]:
         judgements = OutcomeRules(self._facts, sites_by_op(sites), host_names, commands, doubtful).outcomes()
         operations = (op for op in self._facts.ops if op.name != "builtin.module")
-        return tuple(self._op(operation, judgements[operation.index], file_name) for operation in operations)
-
-    def _op(self, operation: SourceOperation, judgement: Judgement, file_name: str) -> Op:
-        outcome, reason = judgement
-        index = operation.index
-        return Op(
-            id=OpId.of(index),
-            name=operation.name,
-            function=operation.function,
-            file=UNKNOWN if operation.line is UNKNOWN else file_name,
-            line=operation.line,
-            column=operation.column,
-            scope=self._facts.scopes[index],
-            frames=tuple(
-                Frame(frame.place.file, frame.place.line, frame.place.column or UNKNOWN, frame.function or UNKNOWN)
-                for frame in frames(operation.location)
-            ),
-            outcome=outcome,
-            reason=reason,
-            parts=tuple(
-                InnerOperation(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())
-            ),
-            own_location=index in self._facts.with_location,
-            last_phase=self._dumps.survival.last_phase(index),
-            node=name_path(operation.location) if operation.name.startswith(_ONNX) else "",
+        survival = self._dumps.survival
+        return tuple(
+            op_record(self._facts, op, judgements[op.index], file_name, survival.last_phase(op.index))
+            for op in operations
         )
 
     def _diagnostics(

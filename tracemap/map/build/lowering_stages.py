@@ -10,10 +10,10 @@ from pathlib import Path
 from tracemap.core.errors import ModelInvalid, PipelineInvalid
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, find_tool, no_progress, run_tool, signal_text
-from tracemap.core.units import UNKNOWN, Integer
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.dumps import StageOp, lines_in, read_stage, stage_text
 from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
-from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, TEXT_FILE, SourceOperation
 from tracemap.map.build.model.kinds import is_call, is_constant, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
@@ -122,8 +122,7 @@ def is_looked_into(operation: StageOp) -> bool:
 class StageReader:
     """Reads the stages of one model. `ops`: the ops that are searched for."""
 
-    def __init__(self, parser: MlirParser, provenance: Provenance, facts: ModelFacts) -> None:
-        self._parser = parser
+    def __init__(self, provenance: Provenance, facts: ModelFacts) -> None:
         self._provenance = provenance
         self._facts = facts
         self._followed_ops = [op for op in facts.ops if is_of_the_program(op)]
@@ -133,9 +132,8 @@ class StageReader:
         )
         self._followed = frozenset(op.index for op in self._followed_ops)
 
-    def stage(self, pipeline: str, module: Module, text: str, lines: Sequence[Integer]) -> Stage:
-        """The stage after a pipeline. `lines`: of its operations in `text`, in pre-order; empty if unknown."""
-        root = read_stage(self._parser, module, lines)
+    def stage(self, pipeline: str, root: StageOp, text: str) -> Stage:
+        """The stage after a pipeline, from its operations and its text."""
         loops: list[Loop] = []
         remainders: list[OperationOutsideLoops] = []
         for operation in loops_and_rest(root):
@@ -258,8 +256,9 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
     with temporary_folder() as folder:
         bytecode = write_tagged(parsed.module, tags, file_name, folder)
         facts = ModelFacts(create_records(parser, parsed))
-        reader = StageReader(parser, Tags(tags.prefix, facts.call_ops), facts)
-        stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
+        reader = StageReader(Tags(tags.prefix, facts.call_ops), facts)
+        root = read_stage(parser, parsed.module, [operation.line for operation in facts.operations])
+        stages = [reader.stage("", root, parsed.text)]
         for index, pipeline in enumerate(pipelines, start=1):
             progress(f"running pipeline {index} of {len(pipelines)}")
             target = folder / f"stage-{index}.mlirbc"
@@ -268,7 +267,8 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
             progress(f"reading stage {index}")
             module = parser.parse(bytecode.read_bytes(), printed=True)
             text = stage_text(module)
-            stages.append(reader.stage(pipeline, module, text, lines_in(parser, module, text)))
+            root = read_stage(parser, module, lines_in(parser, module, text))
+            stages.append(reader.stage(pipeline, root, text))
     return Lowering(file_name, version.VERSION, reader.ops, tuple(stages))
 
 

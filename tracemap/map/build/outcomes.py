@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.core.units import plural
+from tracemap.core.locations import frames, name_path
+from tracemap.core.units import UNKNOWN, Text, plural
 from tracemap.ir.source_model import CONTROL_FLOW, SourceOperation
 from tracemap.map.build.model.dataflow import Node
 from tracemap.map.build.model.kinds import (
@@ -24,7 +25,7 @@ from tracemap.map.build.model.kinds import (
     overwrites,
 )
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.model import PHASES, SOURCE, Outcome, Reason, Site
+from tracemap.map.model import PHASES, SOURCE, Frame, InnerOperation, Op, OpId, Outcome, Reason, Site
 
 # ---- reasons
 #
@@ -88,6 +89,49 @@ def reason(slug: str, where: str = "") -> Reason:
     return Reason(slug, REASONS[slug].format(where=where), slug in INFERRED)
 
 
+# ---- records
+
+_ONNX = "onnx."
+"""The prefix of the names of ops that are ONNX nodes; the names of these nodes are their locations."""
+
+Judgement = tuple[Outcome, Reason]
+
+
+def op_record(
+    facts: ModelFacts, operation: SourceOperation, judgement: Judgement, file_name: str, last_phase: Text
+) -> Op:
+    """The record of an op.
+
+    Args:
+        facts: the model.
+        operation: the op.
+        judgement: its outcome and the reason.
+        file_name: the model's name in the map.
+        last_phase: as in `Op`.
+    """
+    outcome, reason = judgement
+    index = operation.index
+    return Op(
+        id=OpId.of(index),
+        name=operation.name,
+        function=operation.function,
+        file=UNKNOWN if operation.line is UNKNOWN else file_name,
+        line=operation.line,
+        column=operation.column,
+        scope=facts.scopes[index],
+        frames=tuple(
+            Frame(frame.place.file, frame.place.line, frame.place.column or UNKNOWN, frame.function or UNKNOWN)
+            for frame in frames(operation.location)
+        ),
+        outcome=outcome,
+        reason=reason,
+        parts=tuple(InnerOperation(part.name, part.line, part.column) for part in facts.parts_of.get(index, ())),
+        own_location=index in facts.with_location,
+        last_phase=last_phase,
+        node=name_path(operation.location) if operation.name.startswith(_ONNX) else "",
+    )
+
+
 # ---- survival
 #
 # The last compiler phase whose dump still locates each op.
@@ -128,8 +172,6 @@ _MOST_MOVES = 32
 """The longest chain of element-moving ops that is followed."""
 
 _WITHOUT_WORK = frozenset({Outcome.CONSTANT, Outcome.FOLDED, Outcome.STRUCTURAL})
-
-Judgement = tuple[Outcome, Reason]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""Debug lines of a native library or program, by the file that they name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from tracemap.core.errors import ModuleInvalid
+from tracemap.machine.images import NO_LINE, Dwarf, Image, elf_of, read_image
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class LinesOfFile:
+    """The code of a text: sorted addresses, and the line of the code from each up to the next.
+
+    Shapes: (n,) and (n,); `NO_LINE` for code of other files, and after the end of a sequence.
+    """
+
+    starts: npt.NDArray[np.int64]
+    lines: npt.NDArray[np.int64]
+
+    def at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The line of the code at each address; `NO_LINE` for none. Shapes: (n,) to (n,)."""
+        import numpy as np
+
+        if not len(self.starts):
+            return np.full(len(addresses), NO_LINE, dtype=np.int64)
+        place = np.searchsorted(self.starts, addresses, side="right") - 1
+        return np.where(place >= 0, self.lines[place], NO_LINE)
+
+
+def _rows(image: Image) -> Iterator[tuple[int, int, str]]:
+    """Address, line and file name without folders of each row; line 0 and no name at the end of a sequence."""
+    elf = elf_of(image)
+    if not elf.has_dwarf_info():
+        return
+    dwarf = elf.get_dwarf_info()
+    for unit in dwarf.iter_CUs():
+        program = dwarf.line_program_for_CU(unit)
+        if program is None:
+            continue
+        names = _file_names(program)
+        for entry in program.get_entries():
+            state = entry.state
+            if state is None:
+                continue
+            if state.end_sequence:
+                yield int(state.address), NO_LINE, ""
+            else:
+                yield int(state.address), int(state.line), names.get(int(state.file), "")
+
+
+def _file_names(program: Dwarf) -> dict[int, str]:
+    """The names in a line program; they count from 1 before DWARF 5 (section 6.2.4)."""
+    entries = program.header["file_entry"]
+    first = 0 if program.header["version"] >= _SINCE_ZERO else 1
+    return {
+        number: PurePosixPath(entry.name.decode(errors="replace")).name for number, entry in enumerate(entries, first)
+    }
+
+
+_SINCE_ZERO = 5
+
+
+def _all_rows(image: Image, name: str) -> list[tuple[int, int, str]]:
+    try:
+        return list(_rows(image))
+    except Exception as error:  # the library checks little, so damage may raise any error
+        raise ModuleInvalid(f"{name}: the debug lines of its code are damaged ({error!r})") from error
+
+
+def files_with_lines(library: Path) -> Counter[str]:
+    """The files that the debug lines of a library name, without folders, with their numbers of rows.
+
+    Raises:
+        ModuleInvalid: the file cannot be read, is no ELF file, or its debug information is damaged.
+    """
+    rows = _all_rows(read_image(library), str(library))
+    return Counter(file for _, line, file in rows if line != NO_LINE and file)
+
+
+def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
+    """The code of one file.
+
+    Args:
+        image: the library.
+        file: the file's name without folders.
+        name: the library's name in messages.
+
+    Raises:
+        ModuleInvalid: the debug information is damaged.
+    """
+    import numpy as np
+
+    line_at: dict[int, int] = {}
+    for address, line, own in _all_rows(image, name):
+        if line == NO_LINE and not own:
+            line_at.setdefault(address, NO_LINE)
+        else:
+            line_at[address] = line if own == file else NO_LINE
+    starts = np.array(sorted(line_at), dtype=np.int64)
+    return LinesOfFile(starts, np.array([line_at[int(start)] for start in starts], dtype=np.int64))

@@ -1,0 +1,1 @@
+"""Build bundles of code that MLIR's own tools compile, without IREE."""
