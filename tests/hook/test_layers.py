@@ -25,7 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("samples", "report", "event_choice", "stops", "watching"),
     ("perf_source", "timer_source"),
     ("sampler",),
-    ("thread",),
+    ("thread", "native"),
     ("calls",),
     ("loading",),
     ("entries",),

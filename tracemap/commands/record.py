@@ -24,6 +24,7 @@ from tracemap.core.errors import FunctionUnknown, InputInvalid, RunEmpty, Target
 from tracemap.core.files import is_standard
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, check_runtime, no_progress
+from tracemap.core.units import UNKNOWN
 from tracemap.options.measure import RecordOptions
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def record(
             "repeat and alternate work in the command only, and the API records one run: leave them out, or call "
             "record in a loop"
         )
+    if bundle.is_native:
+        return _record_native(bundle, options, progress)
     from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 
@@ -148,6 +151,23 @@ def record(
             check=check,
         )
         return record_request(request, progress)
+
+
+def _record_native(bundle: Bundle, options: RecordOptions, progress: Progress) -> RecordedRun:
+    from tracemap.capture.native import NativeCode, record_native
+
+    graph = bundle.graph
+    texts = [str(kernel.text) for kernel in graph.kernels if kernel.text is not UNKNOWN]
+    with _reserved(bundle, options) as reservation, unchanged_module(bundle) as check:
+        code = NativeCode(
+            library=bundle.module_path,
+            sha256=graph.module.sha256,
+            bundle=str(bundle.path.resolve()),
+            functions=graph.functions,
+            file=texts[0] if texts else "",
+            kernel_of_line={step.line: kernel.name for kernel in graph.kernels for step in kernel.steps},
+        )
+        return record_native(code, options, reservation, progress, check)
 
 
 @contextmanager

@@ -19,10 +19,14 @@ class Argument(Record, frozen=True):
 
 
 class Function(Record, frozen=True):
-    """An entry point of the module, with the name that the runtime's tools use."""
+    """An entry point of the module, with the name that the runtime's tools use.
+
+    `results`: types of the results, for native code; IREE's modules state their own.
+    """
 
     name: str
     arguments: tuple[Argument, ...]
+    results: tuple[str, ...] = ()
 
 
 _MOST_NAMED: Final = 20

@@ -8,7 +8,7 @@
  *                   begin and end of the process, and forks
  *   loading         finds executables when libdl or IREE's own loader loads them, and patches their tables
  *   calls           the hot path: one call of a workgroup, through the trampolines in the patched tables
- *   thread          a thread's file of calls
+ *   thread          a thread's file of calls                 native          samples of a native library
  *   sampler         a thread's samples: from their source to their file
  *   perf_source     samples by the kernel's perf interface    timer_source    samples by a timer's signal
  *   samples         a thread's file of samples; common parts of both sources
@@ -29,6 +29,7 @@
 #include "images.h"
 #include "loading.h"
 #include "lock.h"
+#include "native.h"
 #include "settings.h"
 #include "stops.h"
 #include "thread.h"
@@ -39,6 +40,7 @@ static struct lock known_lock; /* for the kernels that the runtime's own hook ha
 
 /* Takes all locks, in their fixed order. */
 static void before_fork(void) {
+  native_lock();
   threads_lock();
   loading_lock();
   lock_take(&known_lock);
@@ -52,6 +54,7 @@ static void after_fork_in_parent(void) {
   lock_release(&known_lock);
   loading_unlock();
   threads_unlock();
+  native_unlock();
 }
 
 static void after_fork_in_child(void) {
@@ -61,6 +64,7 @@ static void after_fork_in_child(void) {
   samplers_fork_child();
   stops_fork_child();
   after_fork_in_parent(); /* here, too, the forking thread holds every lock */
+  native_fork_child();
 }
 
 /* For the variables of IREE's hook: a process that only lists the names of events does nothing else. */
@@ -78,6 +82,7 @@ __attribute__((constructor)) static void begin(void) {
   if (settings.report.wanted) begin_report();
   stops_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  native_begin();
 }
 
 /* A child of a bare clone shares its parent's files and must not touch them. */
@@ -105,6 +110,11 @@ EARLY PUBLIC void *mmap64(void *address, size_t size, int protection, int flags,
 EARLY PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_mprotect(address, size, protection); }
 EARLY PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
 EARLY PUBLIC void *dlsym(void *handle, const char *name) { return hooked_dlsym(handle, name); }
+PUBLIC int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
+  libc_resolve();
+  return native_create_thread(thread, attributes, start, argument);
+}
+
 EARLY PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
 
 EARLY PUBLIC int clock_gettime(clockid_t clock, struct timespec *time) {

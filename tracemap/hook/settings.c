@@ -108,7 +108,7 @@ static bool ask_for_recording(void) {
       "TRACEMAP_HOOK_OUTPUT",       "TRACEMAP_HOOK_FILTER",    "TRACEMAP_HOOK_SKIP_MS",
       "TRACEMAP_HOOK_CALLS",        "TRACEMAP_HOOK_EVERY",     "TRACEMAP_HOOK_EVENTS",
       "TRACEMAP_HOOK_RECORD_CALLS", "TRACEMAP_HOOK_SAMPLE_HZ", "TRACEMAP_HOOK_SAMPLER",    "TRACEMAP_HOOK_STOPS",
-      "TRACEMAP_HOOK_WATCH",
+      "TRACEMAP_HOOK_WATCH",        "TRACEMAP_HOOK_NATIVE",
   };
   for (size_t place = 0; place < sizeof asking / sizeof *asking; place++) {
     const char *value = getenv(asking[place]);

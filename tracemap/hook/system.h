@@ -120,6 +120,7 @@ struct libc {
   int (*mprotect)(void *address, size_t size, int protection);
   int (*munmap)(void *address, size_t size);
   int (*clock_gettime)(clockid_t clock, struct timespec *time);
+  int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
   int (*next_clock_gettime)(clockid_t clock, struct timespec *time); /* may belong to a library that fakes the time */
 };
 

@@ -33,6 +33,34 @@ static uint64_t interrupted_ip(const void *context) {
 #endif
 }
 
+/* The link register, in which a function that calls no other keeps its return address; 0: there is none. */
+static uint64_t interrupted_link(const void *context) {
+#if defined(__x86_64__)
+  (void)context;
+  return 0;
+#else
+  return ((const ucontext_t *)context)->uc_mcontext.regs[30];
+#endif
+}
+
+static const uint64_t *interrupted_stack(const void *context) {
+  const ucontext_t *user = context;
+#if defined(__x86_64__)
+  return (const uint64_t *)user->uc_mcontext.gregs[REG_RSP];
+#else
+  return (const uint64_t *)user->uc_mcontext.sp;
+#endif
+}
+
+static find_caller caller;
+
+void timer_find_callers(find_caller function) { caller = function; }
+
+static uint64_t sampled_ip(const void *context) {
+  uint64_t ip = interrupted_ip(context);
+  return caller ? caller(ip, interrupted_link(context), interrupted_stack(context)) : ip;
+}
+
 static void take_sample(struct timer_ring *timer, const void *context) {
   uint64_t head = timer->head;
   if (head - __atomic_load_n(&timer->tail, __ATOMIC_ACQUIRE) >= TIMER_RING) {
@@ -40,7 +68,7 @@ static void take_sample(struct timer_ring *timer, const void *context) {
     return;
   }
   timer->ring[head % TIMER_RING] =
-      (struct sample){interrupted_ip(context), monotonic_ns(), (uint32_t)sched_getcpu(), 0};
+      (struct sample){sampled_ip(context), monotonic_ns(), (uint32_t)sched_getcpu(), 0};
   __atomic_store_n(&timer->head, head + 1, __ATOMIC_RELEASE); /* last: a reader that sees it may read the sample */
 }
 

@@ -170,10 +170,7 @@ class _Reader:
             end = close
         place = _location_start(line, end)
         kind = line[end + len(" : ") : place]
-        _, _, results = _split_arrow(kind)
-        operation.types = split_list(results[1:-1]) if results.startswith("(") else [results]
-        if operation.types == [""]:
-            operation.types = []
+        operation.types = list(split_function_type(kind)[1])
         if place < len(line):
             operation.location = (start + place + len(_LOCATION), start + len(line.rstrip()) - 1)
 
@@ -229,12 +226,19 @@ def split_list(text: str) -> list[str]:
     return [*pieces, text[start:].strip()]
 
 
-def _split_arrow(kind: str) -> tuple[str, str, str]:
-    """Operand types, arrow and result types of an operation's type."""
-    if not kind.startswith("("):
-        return "", "", kind
-    end = _closing(kind, 1)
-    return kind[:end], " -> ", kind[end + len(" -> ") :]
+def split_function_type(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The types of arguments and results of a function's type.
+
+    >>> split_function_type("(f32, memref<4xf32, strided<[1]>>) -> (i1, i2)")
+    (('f32', 'memref<4xf32, strided<[1]>>'), ('i1', 'i2'))
+    """
+    end = _closing(kind, 1) if kind.startswith("(") else 0
+    results = kind[end:].removeprefix(" -> ")
+    return _types(kind[1 : end - 1] if end else ""), _types(results[1:-1] if results.startswith("(") else results)
+
+
+def _types(text: str) -> tuple[str, ...]:
+    return tuple(split_list(text)) if text.strip() else ()
 
 
 def dictionary(text: str) -> dict[str, str]:

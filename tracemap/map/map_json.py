@@ -83,7 +83,7 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
 
 
 def _kernel_texts(graph: TraceGraph) -> tuple[str, Sequence[Hashable]]:
-    """What may occur only once: each kernel's text; the parts of native code share one, and divide its lines."""
+    """The texts, or lines of code, that may occur only once: parts of native code share a text and divide its lines."""
     with_text = [kernel for kernel in graph.kernels if isinstance(kernel.text, str)]
     if graph.module.is_native:
         return "the line of code", [f"{kernel.text}:{step.line}" for kernel in with_text for step in kernel.steps]

@@ -46,8 +46,8 @@ class BuildOptions(Options):
     )
     pipelines: tuple[str, ...] = option(
         (),
-        "With --to native: pass pipeline in mlir-opt's syntax, builtin.module(…). The last must end in the llvm dialect. "
-        " [repeatable]",
+        "With --to native: pass pipeline in mlir-opt's syntax, builtin.module(…). The last must end in the llvm "
+        "dialect.  [repeatable]",
         "--pipeline",
         metavar="PIPELINE",
     )

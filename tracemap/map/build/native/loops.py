@@ -10,7 +10,7 @@ from typing import Final
 from tracemap.core.functions import Argument, Function
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.dumps import StageOp
-from tracemap.ir.generic_text import GenericModule, GenericOperation, symbol_of
+from tracemap.ir.generic_text import GenericModule, GenericOperation, split_function_type, symbol_of
 from tracemap.ir.source_model import SourceOperation
 from tracemap.map.build.lowering_stages import outermost_loops
 from tracemap.map.build.model.kinds import is_call, is_constant, is_structural
@@ -192,7 +192,7 @@ class NativeProgram:
                     )
                     for index, (_, kind, _) in enumerate(blocks[0].arguments)
                 )
-                functions.append(Function(name, tuple(arguments)))
+                functions.append(Function(name, tuple(arguments), _results_of(operation)))
         return tuple(functions)
 
     # ---- outcomes
@@ -214,6 +214,12 @@ class NativeProgram:
         if is_constant(operation):
             return Outcome.CONSTANT, reason("is-constant")
         return Outcome.UNKNOWN, reason("not-yet-classified")
+
+
+def _results_of(function: GenericOperation) -> tuple[str, ...]:
+    """The types of a function's results, from its type `(…) -> …`."""
+    _, results = split_function_type(function.attributes.get("function_type", "() -> ()"))
+    return results
 
 
 def _function_of(operation: GenericOperation) -> str:
@@ -239,13 +245,17 @@ def _outside_loops(operations: Sequence[StageOp]) -> Iterator[StageOp]:
 
 def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
     """One link for each op, with the best evidence and all lines."""
-    merged: dict[OpId, Link] = {}
+    of_op: dict[OpId, list[Link]] = {}
     for link in links:
-        known = merged.get(link.op)
-        if known is not None:
-            evidence = Evidence.LOCATED if Evidence.LOCATED in (link.evidence, known.evidence) else link.evidence
-            link = Link(link.op, evidence, tuple(sorted({*known.lines, *link.lines})))
-        merged[link.op] = link
+        of_op.setdefault(link.op, []).append(link)
+    merged = {
+        op: Link(
+            op,
+            Evidence.LOCATED if any(link.evidence is Evidence.LOCATED for link in own) else Evidence.FUSED,
+            tuple(sorted({line for link in own for line in link.lines})),
+        )
+        for op, own in of_op.items()
+    }
     return tuple(merged[op] for op in sort_ops(merged))
 
 

@@ -40,8 +40,8 @@ class MlirTools:
         opt = next(_named("mlir-opt"), None)
         if opt is None:
             raise ToolMissing(f"mlir-opt is not installed; {_INSTALL}")
-        beside = opt.resolve().parent
-        translate, clang = _beside(opt, beside, "mlir-translate"), _beside(opt, beside, "clang")
+        folder = opt.resolve().parent
+        translate, clang = _of_release(opt, folder, "mlir-translate"), _of_release(opt, folder, "clang")
         printed = run_tool([opt, "--version"]).stdout
         match = re.search(r"version (\d[\w.]*)", printed)
         return cls(opt, translate, clang, match[1] if match else "unknown")
@@ -126,7 +126,7 @@ def _named(name: str) -> Iterator[Path]:
             yield Path(path)
 
 
-def _beside(opt: Path, folder: Path, name: str) -> Path:
+def _of_release(opt: Path, folder: Path, name: str) -> Path:
     """A tool of the same release as `opt`: in its folder, else with the same ending, else any."""
     if (folder / name).is_file():
         return folder / name

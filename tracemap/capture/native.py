@@ -1,0 +1,462 @@
+"""`record` of native code: call a function of the library, or run any program that loads it, under the hook's sampler.
+
+The time of a loop is not measured on its own: it is the loop's part of the samples, of the elapsed time of the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap._version import __version__
+from tracemap.capture.benchmark import Ending, run_program
+from tracemap.capture.inputs import SPEC, Input, dtype_of, generated_inputs, given_inputs, mapped_array, parsed
+from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
+from tracemap.capture.noise import WATCH_S, niceness_to_run_at, noise_diagnostic, observed_noise, take_snapshot
+from tracemap.capture.record import RecordedRun
+from tracemap.capture.run_names import Reservation
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import InputInvalid, ProgramFailed, RunEmpty, ToolMissing, UsageInvalid
+from tracemap.core.functions import Function, function_named
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress
+from tracemap.core.units import UNKNOWN, Integer, format_share, plural
+from tracemap.hook import HookSettings, HookUnavailable, environment
+from tracemap.machine.images import NO_LINE, read_image
+from tracemap.machine.native_lines import lines_of_file
+from tracemap.options.measure import RecordOptions
+from tracemap.runs.hook.samples import OUTSIDE, HookSamples, read_samples
+from tracemap.runs.model import (
+    COLUMNS,
+    SAMPLES,
+    UNKNOWN_NOISE,
+    Clock,
+    ElapsedParts,
+    Invocation,
+    Noise,
+    RunHeader,
+    nice_prefix,
+)
+from tracemap.runs.runfile import write_run
+from tracemap.runs.sql import fill_table, open_database
+from tracemap.runs.statistics import Median, median_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import numpy.typing as npt
+
+NATIVE_DEVICE: Final = "native"
+"""The device of runs of native code."""
+_HZ: Final = 997
+"""Samples per second; a prime, so that they do not fall into step with calls of a round number of microseconds."""
+_WARMUP: Final = 3
+_CALLER: Final = Path(__file__).with_name("native_caller.py")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCode:
+    """The library of a bundle, and the part of the program at each line of the text that its debug lines name.
+
+    `file`: the name of that text; `kernel_of_line`: the kernel of each line.
+    """
+
+    library: Path
+    sha256: str
+    bundle: str
+    functions: Sequence[Function]
+    file: str
+    kernel_of_line: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Executed:
+    """An execution: the command, begin and end of each call, the samples, and the noise.
+
+    `calls_ns`: shape (n, 2); of a program that was given, its own begin and end. `thread`: the only thread that counts,
+    UNKNOWN: all.
+    """
+
+    command: tuple[str, ...]
+    calls_ns: npt.NDArray[np.int64]
+    warmup: int
+    samples: HookSamples
+    noise: Noise
+    inputs: tuple[str, ...]
+    function: str
+    is_program: bool
+
+
+def record_native(
+    code: NativeCode, options: RecordOptions, reservation: Reservation, progress: Progress, check: Callable[[], None]
+) -> RecordedRun:
+    """Run native code under the sampler and write the run.
+
+    Args:
+        code: the library.
+        options: options of `tracemap record`; flags after `--` are a program to run instead of a function.
+        reservation: the run to write.
+        progress: receives a line of text per step.
+        check: raises an error if the library was replaced meanwhile.
+
+    Raises:
+        UsageInvalid: an option has no meaning for native code.
+        InputInvalid: the inputs do not fit the function, or it cannot be called.
+        ProgramFailed: the program failed.
+        RunEmpty: no sample lies in the library.
+        ToolMissing: the hook is not installed.
+        TargetUnwritable: the run cannot be written.
+    """
+    _check_options(options)
+    with temporary_folder() as folder:
+        program = options.runtime_flags
+        executed = (
+            _run_program(code, program, options, folder, progress)
+            if program
+            else _run_function(code, options, folder, progress)
+        )
+        progress("reading the samples")
+        with open_database() as connection:
+            located = _located(code, executed)
+            events = _events(connection, executed, located)
+            header = _header(code, executed, located, events)
+            check()
+            progress("writing the run")
+            write_run(header, connection.table("native_rows"), reservation.output, force=options.force)
+    return RecordedRun(reservation.output, header, events.dispatches)
+
+
+def _check_options(options: RecordOptions) -> None:
+    refused = {
+        "--counters": options.counters,
+        "--cache-sim": options.cache_sim,
+        "--compare-devices": options.compare_devices,
+        "--keep-profile": options.keep_profile,
+        "--flagfile": options.flagfile is not None,
+    }
+    for flag, is_set in refused.items():
+        if is_set:
+            raise UsageInvalid(f"{flag} works for modules of IREE only, and this bundle has native code: leave it out")
+
+
+# ---- executions
+
+
+def _variables(code: NativeCode, folder: Path, hz: int) -> dict[str, str]:
+    try:
+        variables = environment(folder, HookSettings(record_calls=False, sample_hz=hz, sampler="timer"))
+    except HookUnavailable as error:
+        raise ToolMissing(f"native code cannot be sampled: {error}") from error
+    return {**variables, "TRACEMAP_HOOK_NATIVE": str(code.library.resolve())}
+
+
+def _run_program(
+    code: NativeCode, program: Sequence[str], options: RecordOptions, folder: Path, progress: Progress
+) -> _Executed:
+    """Run a program that loads the library, until it ends."""
+    progress(f"running {program[0]}")
+    ending, noise, span_ns = _execute(code, list(program), options, folder)
+    if ending.failed:
+        raise ProgramFailed(f"{program[0]} failed: {ending.explanation}")
+    import numpy as np
+
+    calls_ns = np.array([span_ns], dtype=np.int64)
+    samples = _samples(folder, ending, program[0])
+    return _Executed(tuple(program), calls_ns, 0, samples, noise, (), UNKNOWN_FUNCTION, is_program=True)
+
+
+UNKNOWN_FUNCTION: Final = ""
+
+
+def _run_function(code: NativeCode, options: RecordOptions, folder: Path, progress: Progress) -> _Executed:
+    import numpy as np
+
+    progress("generating inputs")
+    entry = function_named(code.functions, "" if options.function is UNKNOWN else str(options.function))
+    inputs = generated_inputs(
+        entry, options.dim, folder, given_inputs(entry, options.inputs) if options.inputs else None
+    )
+    warmup = options.warmup if isinstance(options.warmup, int) else _WARMUP
+    calls = options.iterations + warmup if isinstance(options.iterations, int) else 0
+    times = folder / "times"
+    plan = {
+        "library": str(code.library.resolve()),
+        "symbol": f"_mlir_ciface_{entry.name}",
+        "arguments": [_argument(entry, index, given, folder) for index, given in enumerate(inputs)],
+        "results": [_result(entry, kind) for kind in entry.results],
+        "calls": calls,
+        "warmup": warmup,
+        "seconds": options.seconds,
+        "times": str(times),
+    }
+    file = folder / "plan.json"
+    file.write_text(json.dumps(plan), encoding="utf-8")
+    progress(f"calling {entry.name}" + (f", {calls} times" if calls else f" for {options.seconds:g} s"))
+    command = [sys.executable, "-I", "-S", str(_CALLER), str(file)]
+    ending, noise, _ = _execute(code, command, options, folder)
+    if ending.failed or not times.exists():
+        raise ProgramFailed(f"{entry.name} cannot be called: {ending.explanation}")
+    calls_ns = np.fromfile(times, dtype=np.int64).reshape(-1, 2)
+    samples = _samples(folder, ending, entry.name)
+    said = tuple(given.said for given in inputs)
+    return _Executed(tuple(command), calls_ns, warmup, samples, noise, said, entry.name, is_program=False)
+
+
+def _execute(
+    code: NativeCode, command: list[str], options: RecordOptions, folder: Path
+) -> tuple[Ending, Noise, tuple[int, int]]:
+    """Run a command with the hook; returns how it ended, the noise, and when it began and was last seen."""
+    hz = options.sample_hz if isinstance(options.sample_hz, int) and options.sample_hz else _HZ
+    recording = folder / "samples"
+    recording.mkdir()
+    snapshots = []
+
+    def watch(pid: int) -> bool:
+        snapshots.append(take_snapshot(pid))
+        return True
+
+    niceness = niceness_to_run_at(options.nice)
+    ending = run_program(command, _variables(code, recording, hz), watch, WATCH_S, niceness)
+    if not snapshots:
+        return ending, UNKNOWN_NOISE, (0, 0)
+    begin, end = snapshots[0].time_ns, snapshots[-1].time_ns
+    return ending, observed_noise(snapshots, begin, end), (begin, end)
+
+
+def _samples(folder: Path, ending: Ending, name: str) -> HookSamples:
+    try:
+        return read_samples(folder / "samples")
+    except RunEmpty as error:
+        said = f" ({ending.hook_messages})" if ending.hook_messages else ""
+        raise RunEmpty(f"{name} ran, but no sample was taken{said}; run it longer") from error
+
+
+# ---- arguments
+
+_MEMREF: Final = re.compile(r"memref<[^,<>]*(?:<\w+>)?>")
+_PLAIN: Final = re.compile(r"[if]\d+|index")
+
+
+def _argument(entry: Function, index: int, given: Input, folder: Path) -> dict[str, Any]:
+    """An argument for the caller: a memref's sizes and file, or a number."""
+    declared = entry.arguments[index]
+    shaped = parsed(declared.type)
+    if shaped is not None and shaped.sizes is None:
+        number = float(given.spec) if shaped.element.startswith("f") else int(given.spec, 0)
+        return {"type": shaped.element, "value": number}
+    if shaped is None or not _MEMREF.fullmatch(declared.type):
+        raise InputInvalid(_not_callable(entry, f"argument {index} ({declared.name}) has the type {declared.type}"))
+    values = _values(given.spec, shaped.element)
+    file = folder / f"argument{index}.bin"
+    values.tofile(file)
+    return {"sizes": list(values.shape), "file": str(file)}
+
+
+def _result(entry: Function, kind: str) -> dict[str, Any]:
+    shaped = parsed(kind)
+    if shaped is not None and shaped.sizes is None and _PLAIN.fullmatch(kind):
+        return {"type": kind}
+    if shaped is None or shaped.sizes is None or not kind.startswith("memref<"):
+        raise InputInvalid(_not_callable(entry, f"a result has the type {kind}"))
+    return {"rank": len(shaped.sizes)}
+
+
+def _not_callable(entry: Function, why: str) -> str:
+    return (
+        f"{entry.name} cannot be called from here: {why}; run a program that calls it: "
+        "tracemap record BUNDLE -- ./program"
+    )
+
+
+def _values(spec: str, element: str) -> npt.NDArray[Any]:
+    """The values of an input in IREE's syntax."""
+    import numpy as np
+
+    if spec.startswith("@"):
+        return np.ascontiguousarray(mapped_array(Path(spec[1:])))
+    match = SPEC.fullmatch(spec)
+    if match is None:
+        raise InputInvalid(f"the input {spec[:60]!r} has no shape and type, such as 4x8xf32=0.5")
+    sizes = [int(size) for size in match[1].split("x")[:-1]]
+    dtype = _dtype(element)
+    text = match[3] or "0"
+    if text.startswith("@"):
+        return np.fromfile(text[1:], dtype=dtype).reshape(sizes)
+    numbers = [float(word) for word in re.split(r"[\s,\[\]]+", text) if word]
+    values = np.array(numbers, dtype=dtype).reshape(sizes if len(numbers) > 1 else ())
+    return np.ascontiguousarray(np.broadcast_to(values, sizes))
+
+
+def _dtype(element: str) -> np.dtype[Any]:
+    import numpy as np
+
+    integers = {"i1": "uint8", "index": "int64"}
+    if element in integers or re.fullmatch(r"i\d+", element):
+        dtype: np.dtype[Any] = np.dtype(integers.get(element, f"int{element[1:]}"))
+        return dtype
+    names = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
+    return dtype_of(names.get(element, element))
+
+
+# ---- samples
+
+
+@dataclass(frozen=True)
+class _Located:
+    """The samples of the measured calls: time, kernel's index in `kernels` (-1: outside), line and address.
+
+    Shapes: all (n,).
+    """
+
+    times_ns: npt.NDArray[np.int64]
+    kernel: npt.NDArray[np.int64]
+    line: npt.NDArray[np.int64]
+    address: npt.NDArray[np.int64]
+    invocation: npt.NDArray[np.int64]
+    kernels: tuple[str, ...]
+
+
+def _located(code: NativeCode, executed: _Executed) -> _Located:
+    """Locate the samples of measured calls in the library's lines."""
+    import numpy as np
+
+    located = executed.samples.located
+    times = located["time_ns"].astype(np.int64)
+    calls = executed.calls_ns
+    invocation = np.searchsorted(calls[:, 0], times, side="right") - 1
+    inside = (invocation >= executed.warmup) & (times <= calls[np.maximum(invocation, 0), 1])
+    if not executed.is_program:  # only the thread that calls the function
+        callers = [thread.tid for thread in executed.samples.threads[:1]]
+        inside &= np.isin(located["tid"], callers)
+    located, times, invocation = located[inside], times[inside], invocation[inside]
+    in_library = located["executable"] != OUTSIDE
+    address = np.where(in_library, located["address"].astype(np.int64), -1)
+    table = lines_of_file(read_image(code.library), code.file, str(code.library))
+    line = np.where(in_library, table.at(address), NO_LINE)
+    kernels = tuple(dict.fromkeys(code.kernel_of_line.values()))
+    number_of = {kernel: number for number, kernel in enumerate(kernels)}
+    number_of_line = np.full(max(code.kernel_of_line, default=0) + 2, -1, dtype=np.int64)
+    for own, kernel in code.kernel_of_line.items():
+        number_of_line[own] = number_of[kernel]
+    kernel_numbers = number_of_line[np.minimum(line, len(number_of_line) - 1)]
+    return _Located(times, kernel_numbers, line, address, invocation, kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Number of rows that are not samples, and their time."""
+
+    dispatches: int
+    kernels_ns: int
+
+
+_ROWS: Final = """
+CREATE OR REPLACE TABLE native_rows AS
+WITH counted AS (SELECT number, count(*) AS n FROM native_samples WHERE number >= 0 GROUP BY number),
+summed AS (SELECT number, n, sum(n) OVER (ORDER BY number) AS upto FROM counted),
+durations AS (
+    SELECT invocation, number, elapsed_ns * upto // {total} - elapsed_ns * (upto - n) // {total} AS duration_ns
+    FROM native_calls, summed),
+rows AS (
+    SELECT 0 AS part, 'dispatch' AS kind, name AS kernel, invocation, duration_ns, duration_ns AS cpu_ns,
+        NULL AS start_ns, NULL AS step, NULL AS address, NULL AS {samples}
+    FROM durations JOIN native_kernels USING (number)
+    UNION ALL
+    SELECT 1, 'step', name, invocation, NULL, NULL, time_ns, line, CASE WHEN address >= 0 THEN address END, 1
+    FROM native_samples LEFT JOIN native_kernels USING (number))
+SELECT {cells}, CAST({samples} AS BIGINT) AS {samples} FROM rows ORDER BY invocation, part, start_ns, kernel
+"""
+
+
+def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located: _Located) -> _Events:
+    """Make the table `native_rows`: a row for each kernel and call, and one for each sample.
+
+    The time of a kernel in a call is the call's time, by the kernel's part of all samples.
+
+    Raises:
+        RunEmpty: no sample lies in the library.
+    """
+    if not (located.kernel >= 0).any():
+        name = executed.function or executed.command[0]
+        raise RunEmpty(
+            f"{name}: none of {plural(len(located.times_ns), 'sample')} lies in code of the bundle; run it longer, or "
+            "run a program that loads this library"
+        )
+    measured = executed.calls_ns[executed.warmup :]
+    calls = [(index, int(end - begin)) for index, (begin, end) in enumerate(measured, executed.warmup)]
+    fill_table(connection, "native_calls", {"invocation": "BIGINT", "elapsed_ns": "HUGEINT"}, calls)
+    kernels = list(enumerate(located.kernels))
+    fill_table(connection, "native_kernels", {"number": "BIGINT", "name": "VARCHAR"}, kernels)
+    columns = {
+        "time_ns": located.times_ns,
+        "number": located.kernel,
+        "line": located.line,
+        "address": located.address,
+        "invocation": located.invocation,
+    }
+    connection.register("native_columns", columns)
+    connection.execute("CREATE OR REPLACE TEMP TABLE native_samples AS SELECT * FROM native_columns")
+    connection.unregister("native_columns")
+    known = {"kind", "kernel", "invocation", "duration_ns", "cpu_ns", "start_ns", "step", "address"}
+    cells = ", ".join(
+        f"CAST({name if name in known else 'false' if name == 'warmup' else 'NULL'} AS {kind}) AS {name}"
+        for name, kind in COLUMNS.items()
+    )
+    connection.execute(_ROWS.format(total=len(located.times_ns), samples=SAMPLES, cells=cells))
+    ((count, duration),) = connection.execute(
+        "SELECT count(*), coalesce(sum(duration_ns), 0) FROM native_rows WHERE kind = 'dispatch'"
+    ).fetchall()
+    return _Events(int(count), int(duration))
+
+
+# ---- header
+
+
+def _header(code: NativeCode, executed: _Executed, located: _Located, events: _Events) -> RunHeader:
+    measured = executed.calls_ns[executed.warmup :]
+    times = measured[:, 1] - measured[:, 0]
+    elapsed_ns = int(times.sum())
+    median = Median(1, UNKNOWN, UNKNOWN, UNKNOWN) if executed.is_program else median_of(times)
+    parts = ElapsedParts(events.kernels_ns, 0, 0, 0, 0, elapsed_ns - events.kernels_ns, UNKNOWN)
+    noisy = noise_diagnostic(executed.noise)
+    notes = [*_notes(executed, located), *([] if noisy is None else [noisy]), *executed.samples.diagnostics]
+    iterations: Integer = UNKNOWN if executed.is_program else len(times)
+    return RunHeader(
+        module_sha256=code.sha256,
+        bundle=code.bundle,
+        command=(*nice_prefix(0), *executed.command),
+        function=executed.function or UNKNOWN,
+        device=NATIVE_DEVICE,
+        workers=1,
+        clock=Clock.HOST,
+        iterations=iterations,
+        warmup=executed.warmup,
+        elapsed_ns=elapsed_ns,
+        elapsed=parts,
+        invocation=Invocation(median.value, median.low, median.high, "iterations"),
+        noise=executed.noise,
+        inputs=executed.inputs,
+        peaks=measure_peaks(),
+        programs=(),
+        buffers=(),
+        tools=(f"tracemap {__version__}",),
+        diagnostics=tuple(notes),
+        line_bytes=line_bytes(geometry(()).caches),
+        machine=machine_identity(),
+        events=events.dispatches,
+    )
+
+
+def _notes(executed: _Executed, located: _Located) -> Sequence[Diagnostic]:
+    inside, count = int((located.kernel >= 0).sum()), len(located.times_ns)
+    cost = f"; sampling took {100 * executed.samples.overhead:.1f} % of the time" if executed.samples.overhead else ""
+    text = (
+        f"{plural(count, 'sample')} of the program counter, {format_share(inside, count)} in code of the bundle{cost}. "
+        "The time of a loop is its part of the samples: an estimate"
+    )
+    return [Diagnostic("sampled", text)]

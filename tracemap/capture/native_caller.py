@@ -1,0 +1,127 @@
+"""Call a function of a native library again and again, and write down when each call began and ended.
+
+It runs as a program of its own, `python native_caller.py PLAN.json`, so that the library crashes only that program, and
+imports nothing of tracemap. Functions have the C interface of MLIR (mlir/docs/TargetLLVMIR.md, "C-compatible wrapper
+emission"): each memref is passed as a pointer to its descriptor, and results are written through a first argument.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_SCALARS = {
+    **{f"i{bits}": kind for bits, kind in ((1, ctypes.c_bool), (8, ctypes.c_int8), (16, ctypes.c_int16))},
+    **{"i32": ctypes.c_int32, "i64": ctypes.c_int64, "index": ctypes.c_int64},
+    **{"f32": ctypes.c_float, "f64": ctypes.c_double},
+}
+_ALIGNMENT = 64
+_LEAST_CALLS = 3
+
+
+def _descriptor(rank: int) -> type[ctypes.Structure]:
+    """The type of a memref's descriptor: allocated and aligned pointer, offset, sizes and strides."""
+    numbers = ctypes.c_int64 * rank
+
+    class Descriptor(ctypes.Structure):
+        _fields_ = (
+            ("allocated", ctypes.c_void_p),
+            ("aligned", ctypes.c_void_p),
+            ("offset", ctypes.c_int64),
+            *((("sizes", numbers), ("strides", numbers)) if rank else ()),
+        )
+
+    return Descriptor
+
+
+def _memref(sizes: list[int], data: bytes) -> tuple[ctypes.Structure, ctypes.Array[ctypes.c_char]]:
+    """A descriptor of a copy of the data, and the memory that must outlive it."""
+    memory = ctypes.create_string_buffer(len(data) + _ALIGNMENT)
+    start = ctypes.addressof(memory)
+    aligned = -(-start // _ALIGNMENT) * _ALIGNMENT
+    ctypes.memmove(aligned, data, len(data))
+    strides = [1] * len(sizes)
+    for place in range(len(sizes) - 2, -1, -1):
+        strides[place] = strides[place + 1] * sizes[place + 1]
+    descriptor = _descriptor(len(sizes))(start, aligned, 0)
+    if sizes:
+        descriptor.sizes[:], descriptor.strides[:] = sizes, strides
+    return descriptor, memory
+
+
+class _Function:
+    """A function of the library, ready to be called."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        library = ctypes.CDLL(plan["library"])
+        self._function = library[plan["symbol"]]
+        self._kept: list[object] = [library]
+        self._free = ctypes.CDLL(None).free
+        self._free.argtypes, self._free.restype = (ctypes.c_void_p,), None
+        self._inputs: set[int] = set()
+        self.results: list[ctypes.Structure] = []
+        self.arguments = [*self._result_arguments(plan["results"]), *map(self._argument, plan["arguments"])]
+
+    def _argument(self, argument: dict[str, Any]) -> object:
+        if "value" in argument:
+            return _SCALARS[argument["type"]](argument["value"])
+        descriptor, memory = _memref(argument["sizes"], Path(argument["file"]).read_bytes())
+        self._kept += [descriptor, memory]
+        self._inputs.add(ctypes.addressof(memory))
+        return ctypes.byref(descriptor)
+
+    def _result_arguments(self, results: list[dict[str, Any]]) -> list[object]:
+        """One structure for all results; a single scalar is returned by value instead."""
+        if not results:
+            self._function.restype = None
+            return []
+        if len(results) == 1 and "rank" not in results[0]:
+            self._function.restype = _SCALARS[results[0]["type"]]
+            return []
+        self._function.restype = None
+        kinds = [_descriptor(result["rank"]) if "rank" in result else _SCALARS[result["type"]] for result in results]
+
+        class Results(ctypes.Structure):
+            _fields_ = tuple((f"result{index}", kind) for index, kind in enumerate(kinds))
+
+        structure = Results()
+        self._kept.append(structure)
+        self.results = [
+            getattr(structure, f"result{index}") for index, result in enumerate(results) if "rank" in result
+        ]
+        return [ctypes.byref(structure)]
+
+    def call(self) -> tuple[int, int]:
+        """Call it once; returns begin and end on the monotonic clock."""
+        function, arguments = self._function, self.arguments
+        begin = time.monotonic_ns()
+        function(*arguments)
+        end = time.monotonic_ns()
+        for result in self.results:  # memory that the caller owns, unless it is that of an argument
+            if result.allocated and result.allocated not in self._inputs:
+                self._free(result.allocated)
+        return begin, end
+
+
+def run(plan: dict[str, Any]) -> None:
+    """Call the function as often as planned, or until the time is spent, and write the times."""
+    function = _Function(plan)
+    times = array.array("q")
+    until_ns = time.monotonic_ns() + int(plan["seconds"] * 1e9)
+    calls, least = plan["calls"], plan["warmup"] + _LEAST_CALLS
+    while len(times) < 2 * calls if calls else len(times) < 2 * least or time.monotonic_ns() < until_ns:
+        times.extend(function.call())
+    with Path(plan["times"]).open("wb") as file:
+        times.tofile(file)
+
+
+if __name__ == "__main__":
+    try:
+        run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    except (OSError, AttributeError) as error:  # the library cannot be loaded, or lacks the function
+        sys.exit(str(error))
