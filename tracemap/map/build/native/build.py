@@ -212,7 +212,7 @@ def _lower(build: _NativeBuild, pipeline: PassNode) -> tuple[_LoopStage, Path]:
     tagged.write_text(build.written.module.with_locations(texts), encoding="utf-8")
     dumps = folder / "passes"
     whole = parse_pipeline(tools.dump_passes(tagged, name, pipeline, dumps))
-    before, after = split_after(whole, last_with_loops(dumps))
+    before, after = split_after(whole, last_with_loops(whole, dumps))
     module = _generic(tools, tagged, name, before)
     looped = folder / "looped.mlir"
     looped.write_text(module.text, encoding="utf-8")

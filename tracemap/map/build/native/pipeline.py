@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -129,7 +129,7 @@ def split_after(pipeline: PassNode, path: PassPath) -> tuple[PassNode, PassNode]
 # ---- loops
 
 _LOOP: Final = re.compile(r"^\s*(?:%\S+(?::\d+)? = )?\"?(?:affine|scf)\.(?:for|forall|parallel|while)\b", re.MULTILINE)
-_DUMP: Final = re.compile(r"(\d+(?:_\d+)*)_[^/]*\.mlir")
+_DUMP: Final = re.compile(r"(\d+(?:_\d+)*)_([^/]*)\.mlir")
 
 
 def has_loops(text: str) -> bool:
@@ -137,19 +137,36 @@ def has_loops(text: str) -> bool:
     return _LOOP.search(text) is not None
 
 
-def last_with_loops(dumps: Path) -> PassPath:
+def last_with_loops(pipeline: PassNode, dumps: Path) -> PassPath:
     """The last pass after which a part of the program has loops; empty if there is none.
 
     Args:
-        dumps: the folder that `mlir-opt --mlir-print-ir-tree-dir` wrote, with a file for each pass and operation, named
-            by the place of the pass (mlir/lib/Pass/IRPrinting.cpp).
+        pipeline: the pipeline.
+        dumps: the folder that `mlir-opt --mlir-print-ir-tree-dir` wrote: a folder for each operation, and in it a file
+            for each pass on this operation. The numbers in their names grow (mlir/lib/Pass/IRPrinting.cpp).
     """
-    paths = [
-        tuple(map(int, match[1].split("_")))
-        for file in dumps.rglob("*.mlir")
-        if (match := _DUMP.fullmatch(file.name)) and has_loops(file.read_text(errors="replace"))
-    ]
-    return max(paths, default=())
+    passes = list(_passes(pipeline, ()))
+    found: list[PassPath] = []
+    for folder in sorted({file.parent for file in dumps.rglob("*.mlir")}):
+        files = [(tuple(map(int, match[1].split("_"))), match[2], file) for file in folder.iterdir()
+                 if (match := _DUMP.fullmatch(file.name))]
+        left = [path_and_name for path_and_name in passes if len(path_and_name[0]) == len(files[0][0])] if files else []
+        for _, name, file in sorted(files):
+            while left and left[0][1] != name:  # not run on this operation
+                left.pop(0)
+            if left:
+                path, _ = left.pop(0)
+                found += [path] if has_loops(file.read_text(errors="replace")) else []
+    return max(found, default=())
+
+
+def _passes(pipeline: PassNode, outer: PassPath) -> Iterator[tuple[PassPath, str]]:
+    """The places and names of all passes, in order."""
+    for number, node in enumerate(pipeline.inside or ()):
+        if node.inside is None:
+            yield (*outer, number), node.text.partition("{")[0]
+        else:
+            yield from _passes(node, (*outer, number))
 
 
 def flags_of(pipelines: Sequence[str]) -> tuple[str, ...]:
