@@ -444,7 +444,7 @@ class _Describer:
     def _record(
         self, operation: GenericOperation, owner: int, function: Text, block: int, successors: tuple[int, ...]
     ) -> SourceOperation:
-        index, name = operation.index, operation.name
+        index, name = operation.index, _unwrapped_name(operation)
         symbol = next((symbol_of(operation, key) for key in _SYMBOLS if key in operation.attributes), "")
         line, column = self._position(index, name)
         location = self._module.locations[index]
@@ -468,9 +468,7 @@ class _Describer:
             block=block,
             constant=integer_of(constant),
             splat=splat_of(constant),
-            direction=_DIRECTIONS.get(operation.attributes.get("predicate", "").partition(" ")[0], "")
-            if name == "arith.cmpi"
-            else "",
+            direction=_direction_of(operation),
             successors=successors if name in BRANCHES else (),
         )
 
@@ -516,6 +514,7 @@ _PRINTED_NAME: Final = re.compile(rb"arg\d+|\d+")
 """Names that MLIR's printer gives to arguments."""
 _DIRECTIONS: Final = {"0": "EQ", "1": "NE", "2": "LT", "3": "LE", "4": "GT", "5": "GE"}
 """Predicates of `arith.cmpi` on signed numbers."""
+_DIRECTION: Final = re.compile(r"\b(EQ|NE|LT|LE|GT|GE)>$")
 _INTEGER: Final = re.compile(r"(-?\d+)(?: : (?:i\d+|index))?")
 _SPLAT: Final = re.compile(r"dense<([^\[\]<>\"]+)> : (?:tensor|vector)<(?:[\d?]+x)*([^<>]+)>")
 
@@ -524,6 +523,18 @@ def symbol_of(operation: GenericOperation, name: str) -> str:
     """The symbol in an attribute, without `@` and quotes; "" if there is none."""
     text = operation.attributes.get(name, "").removeprefix("@")
     return unescape(text) if text.startswith('"') else text
+
+
+def _unwrapped_name(operation: GenericOperation) -> str:
+    """The name of an operation; for ONNX ops, wrapped as `torch.operator "onnx.Add"`, the inner name."""
+    return (symbol_of(operation, "name") if operation.name == "torch.operator" else "") or operation.name
+
+
+def _direction_of(operation: GenericOperation) -> str:
+    if operation.name == "arith.cmpi":
+        return _DIRECTIONS.get(operation.attributes.get("predicate", "").partition(" ")[0], "")
+    match = _DIRECTION.search(operation.attributes.get("comparison_direction", ""))
+    return match[1] if match else ""
 
 
 def _attributes_of(operation: GenericOperation) -> Hashable:
@@ -555,7 +566,9 @@ def splat_of(text: str) -> str:
     '0.000000e+00 : f32'
     """
     match = _SPLAT.fullmatch(text)
-    return f"{match[1]} : {match[2]}" if match else ""
+    if match is None:
+        return ""
+    return match[1] if match[1] in ("true", "false") else f"{match[1]} : {match[2]}"
 
 
 def source_model(module: GenericModule, positions: Sequence[Location], text: str, file: str) -> SourceModel:
