@@ -11,9 +11,8 @@
  * would end the program: it flushes, and then lets the signal end it.
  */
 #include <dlfcn.h>
-#include <poll.h>
+#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 
 #include "../lock.h"
 #include "counting.h"
@@ -24,9 +23,10 @@
 #define MOST_MOVED 256u /* records that are written at once */
 
 static struct cupti cupti;
-static int wake = -1;             /* an eventfd: a signal's number wakes the thread */
-static int ending_signal; /* atomic, since the handler writes it */
+/* A futex: the handler writes a signal's number, which wakes the thread. No descriptor, since programs may close all. */
+static int ending_signal;
 static bool begun, ended, abandoned, counting;
+static bool is_listening; /* atomic: the thread is there to take signals */
 static struct lock end_lock;
 static uint64_t from_ns, until_ns; /* the window on CUPTI's clock; records of work that began in it are kept */
 static pthread_t flusher;
@@ -179,12 +179,12 @@ static void on_exit_of_program(void) {
 
 static void *flush_repeatedly(void *unused) {
   (void)unused;
+  const struct timespec period = {0, FLUSH_MS * 1000000};
   uint64_t moment_ns = monotonic_ns();
   for (;;) {
-    struct pollfd waited = {.fd = wake, .events = POLLIN};
-    int ready = poll(&waited, 1, FLUSH_MS);
+    system_call(SYS_futex, (long)&ending_signal, FUTEX_WAIT_PRIVATE, 0, (long)&period, 0, 0);
     int number = __atomic_load_n(&ending_signal, __ATOMIC_ACQUIRE);
-    if (ready > 0 && number) {
+    if (number) {
       finish();
       struct sigaction plain = {.sa_handler = SIG_DFL};
       sigaction(number, &plain, NULL);
@@ -193,6 +193,7 @@ static void *flush_repeatedly(void *unused) {
     }
     lock_take(&end_lock);
     if (ended) {
+      __atomic_store_n(&is_listening, false, __ATOMIC_RELEASE);
       lock_release(&end_lock);
       return NULL;
     }
@@ -211,12 +212,13 @@ static const int ending_signals[] = {SIGTERM, SIGINT, SIGHUP};
 
 static void on_ending_signal(int number) {
   int error = errno;
-  uint64_t one = 1;
-  __atomic_store_n(&ending_signal, number, __ATOMIC_RELEASE);
-  ssize_t told = abandoned ? -1 : write(wake, &one, sizeof one);
-  if (told < 0) { /* the thread is not there, as in a forked child */
+  /* A child has no thread (after vfork it has the memory of its parent), nor has a program that already exits. */
+  if (!__atomic_load_n(&is_listening, __ATOMIC_ACQUIRE) || !process_is_own()) {
     signal(number, SIG_DFL);
     raise(number);
+  } else {
+    __atomic_store_n(&ending_signal, number, __ATOMIC_RELEASE);
+    system_call(SYS_futex, (long)&ending_signal, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
   }
   errno = error;
 }
@@ -232,22 +234,14 @@ static void take_signals(void) {
   }
 }
 
-static void before_fork(void) {
-  lock_take(&end_lock);
-  recording_lock();
-}
-
-static void after_fork_in_parent(void) {
-  recording_unlock();
-  lock_release(&end_lock);
-}
-
-/* CUDA does not work in a forked child, and the files are the parent's. */
+/* CUDA does not work in a forked child, and the files are the parent's. No lock is held during a fork: one of CUPTI's
+ * threads might wait for it with a lock of CUPTI's. So the child may inherit a lock from a thread that it lacks. */
 static void after_fork_in_child(void) {
   process_is_new();
   abandoned = true;
+  is_listening = false;
+  end_lock = (struct lock){0};
   recording_abandon();
-  after_fork_in_parent();
 }
 
 /* ---- the begin */
@@ -357,11 +351,16 @@ static void enable_migration(void) {
   recording_lose("migration", text);
 }
 
+/* Below 2^32, so that nanoseconds and bytes computed from it fit into 64 bits. */
 static uint64_t number_of(const char *variable, uint64_t otherwise) {
   const char *text = getenv(variable);
+  if (!text || !*text) return otherwise;
   char *end = NULL;
-  unsigned long long number = text && *text ? strtoull(text, &end, 10) : 0;
-  return end && !*end ? number : otherwise;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10);
+  if (!errno && !*end && *text != '-' && number <= UINT32_MAX) return number;
+  say("CUDA: %s=%s is not a whole number below 2^32 and was ignored", variable, text);
+  return otherwise;
 }
 
 static bool begin(const char *folder) {
@@ -399,9 +398,8 @@ static bool begin(const char *folder) {
 static bool start_flusher(void) {
   sigset_t all, before;
   sigfillset(&all);
-  wake = descriptor_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake < 0) return false;
   pthread_sigmask(SIG_BLOCK, &all, &before);
+  is_listening = true;
   bool started = !pthread_create(&flusher, NULL, flush_repeatedly, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return started && !pthread_detach(flusher);
@@ -416,7 +414,7 @@ PUBLIC int InitializeInjection(void) {
   if (!begin(folder)) return 1;
   begun = true;
   atexit(on_exit_of_program);
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  pthread_atfork(NULL, NULL, after_fork_in_child);
   if (start_flusher()) take_signals();
   else recording_lose("flushes", "no thread can be started: records are written at exit only");
   return 1;
