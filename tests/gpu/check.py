@@ -1,10 +1,11 @@
-"""Check recordings on an NVIDIA GPU: `python -m tests.gpu.check`, in about two minutes.
+"""Check recordings on an NVIDIA GPU: `python -m tests.gpu.check`, in at most five minutes.
 
 It needs a checkout with `pip install '.[cuda,dev]'`, an NVIDIA GPU and its driver. The check builds five samples (or
 takes the bundles of `--bundles FOLDER`, as the tests name them), and compares what a GPU gives with what it must give:
 outputs equal to the CPU's, every launch, copy and fill at its place, equal layers alike, books that balance, a small
-overhead, the DRAM traffic of a copy, and times as Nsight Systems has them, if `nsys` is on PATH. It prints a table. Results go to a file of `tests/gpu/recorded/`, with date,
-driver and card. Steps that do not fit into the time are listed as not reached; the status is 1 if any step failed.
+overhead, the DRAM traffic of a copy, and the times of Nsight Systems, if `nsys` is on PATH. It prints a table. Results
+go to a file of `tests/gpu/recorded/`, with date, driver and card. Steps that do not fit into the time are listed as not
+reached; the status is 1 if any step failed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ MOST_NSIGHT_DIFFERENCE = 0.05
 LEAST_NS = 5000
 """Kernels of a few microseconds differ by the clock's ticks."""
 ROUNDS, REPETITIONS, REPETITION_S = 4, 3, 0.5
-"""Of the benchmark with and without the library, in turns: a number of calls would take minutes if a call takes long."""
+"""Of the benchmark with and without the library, in turns; a fixed number of calls could take minutes."""
 PACKAGES = ("iree-base-runtime", "iree-base-compiler", "nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12")
 
 

@@ -78,7 +78,7 @@ class StandIns:
         then: str = "exit",
         limit_bytes: int = 0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the program that launches kernels, to its end, whatever that is; the limit is that of each file's size."""
+        """Run the program that launches kernels, to its end; `limit_bytes`: of each file that it writes."""
         listed = self.folder / f"{abs(hash((tuple(kernels), os.getpid())))}.list"
         listed.write_text("\n".join(kernels), encoding="utf-8")
         limit = ["prlimit", f"--fsize={limit_bytes}"] if limit_bytes else []

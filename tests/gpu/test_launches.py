@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tracemap.runs.cuda.launches import Calls, in_submission_order, profile_of
-from tracemap.runs.cuda.recording import ACTIVITY_FILE, CALL, KERNEL, Activity, CudaProcess
+from tracemap.runs.cuda.recording import ACTIVITY_FILE, CALL, KERNEL, MIGRATION, Activity, CudaProcess
 from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.sql import open_database
 
@@ -45,6 +45,12 @@ def test_work_of_a_graph_is_in_the_order_of_its_nodes() -> None:
 def test_ids_that_begin_again_go_on() -> None:
     last = (1 << 32) - 1
     assert correlations(kernel(0, 40), kernel(last, 30), kernel(1, 50), kernel(last - 1, 20)) == [last - 1, last, 0, 1]
+
+
+def test_migrations_which_have_no_id_do_not_look_like_a_new_begin() -> None:
+    half = 1 << 31
+    rows = (kernel(half + 1, 40), kernel(half - 1, 30), {**kernel(0, 10), "kind": MIGRATION})
+    assert correlations(*rows) == [0, half - 1, half + 1]
 
 
 def test_calls_of_a_batch_are_distinguished(tmp_path: Path) -> None:

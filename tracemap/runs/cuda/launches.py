@@ -254,8 +254,8 @@ def _diagnostics(
         yield Diagnostic(RECORDS_LOST, text)
     if not process.ended:
         text = (
-            f"process {process.pid} did not end normally (killed, ended by _exit, or still running), so its last work may "
-            "be missing"
+            f"process {process.pid} did not end normally (killed, ended by _exit, or still running), so its last "
+            "work may be missing"
         )
         yield Diagnostic("program-killed", text)
     if process.begins_late and calls.stops is None:
