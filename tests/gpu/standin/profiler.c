@@ -307,10 +307,23 @@ static void observe_driver(void) {
   observe(on_work);
 }
 
+/* As NVIDIA's, some need a driver that is initialized: not yet while it loads the library. */
+static bool is_initialized(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
+  int count, (*ask)(int *) = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDeviceGetCount") : NULL;
+  return ask && !ask(&count);
+}
+
 API int cuptiActivityEnable(uint32_t kind) {
   if (kind == ACTIVITY_CONCURRENT_KERNEL && number_of("STANDIN_FORBID", 0)) return CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
   enabled[kind] = true;
-  if (kind != ACTIVITY_DEVICE) return CUPTI_SUCCESS;
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiActivityEnableAndDump(uint32_t kind) {
+  if (kind != ACTIVITY_DEVICE || !is_initialized()) return NOT_INITIALIZED;
+  enabled[kind] = true;
   pthread_mutex_lock(&mutex);
   for (uint32_t id = 0; id < (uint32_t)number_of("STANDIN_DEVICES", 1); id++) {
     struct activity_device record = {.kind = ACTIVITY_DEVICE, .bandwidth_kb_s = 3352320000, .memory_bytes = 85029158912,
@@ -331,7 +344,8 @@ API int cuptiActivityEnableDriverApi(uint32_t function, uint8_t enable) {
 }
 
 API int cuptiActivityConfigureUnifiedMemoryCounter(struct migration_config *config, uint32_t count) {
-  return config && count ? CUPTI_SUCCESS : INVALID_PARAMETER;
+  if (!is_initialized()) return NOT_INITIALIZED;
+  return config && count == 2 * (uint32_t)number_of("STANDIN_DEVICES", 1) ? CUPTI_SUCCESS : INVALID_PARAMETER;
 }
 
 API int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, struct activity **record) {
