@@ -169,6 +169,15 @@ def test_window_leaves_out_what_is_earlier_and_later(standins: StandIns, tmp_pat
     assert only_process(part).begins_late
 
 
+@pytest.mark.long
+def test_window_ends_after_its_seconds(standins: StandIns, tmp_path: Path) -> None:
+    times = tmp_path / "times"
+    times.write_text("100000000 slow\n", encoding="utf-8")
+    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_SECONDS": "1"}) | {"STANDIN_TIMES": str(times)}
+    standins.host(["slow"], variables, rounds=15)
+    assert 8 <= np.count_nonzero(read_activity(only_process(tmp_path)).work["kind"] == KERNEL) <= 11
+
+
 def test_launches_recorded_on_a_gpu_are_replayed_with_their_times(standins: StandIns, tmp_path: Path) -> None:
     launched = recorded_kernels("jax_gpt2_4l")
     times = tmp_path / "times"
