@@ -226,6 +226,13 @@ def test_record_without_a_driver_names_it(tmp_path: Path, on_gpu: OnGpu) -> None
     assert "needs an NVIDIA GPU and its driver" in done.stderr
 
 
+def test_record_does_not_replace_another_tools_library(tmp_path: Path, on_gpu: OnGpu) -> None:
+    command = command_line("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", "--iterations", "1")
+    variables = {**os.environ, "CUDA_INJECTION64_PATH": "/other/library.so"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, "names another tool's library" in done.stderr) == (2, True)
+
+
 def test_several_devices_and_parts_of_a_gpu_are_said(standins: StandIns, tmp_path: Path) -> None:
     standins.host(["kernel"], standins.injected(tmp_path, devices=2, mig=1), rounds=3)
     (path,) = process_files(tmp_path)
