@@ -105,6 +105,7 @@ def test_work_of_two_devices_is_told_apart(standins: StandIns, tmp_path: Path) -
     process = only_process(tmp_path)
     work = read_activity(process).work
     assert sorted(process.devices) == [0, 1]
+    assert process.losses == []  # migrations of both, too
     for device in (0, 1):
         assert np.count_nonzero(work["device"] == device) == 5 * len(KERNELS)
     assert len(np.unique(work["stream"])) == 2

@@ -23,7 +23,9 @@ from tracemap.options.results import AttributeOptions
 from tracemap.reports.page.overview_tab import roofline_of
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.cuda.recording import process_files
+from tracemap.runs.model import ASSUMED_PEAKS
 from tracemap.runs.readers.cuda_recording import read_cuda_recording
+from tracemap.runs.runfile import read_run
 from tracemap.runs.sql import open_database
 
 CALLS = 200
@@ -155,6 +157,13 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     assert (roof.source, roof.bytes_per_second) == ("specified", 3_352_320_000_000)
     assert not slugs(result) & {"sites-by-order", "split-evenly", "run-unverified", "device-clock"}
     assert {site["calls"] for site in result["sites"]} == {20}
+
+
+def test_unknown_gpu_does_not_get_the_processors_peaks(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    done = record(standins, run, bundle, "hand_repeat12", "--iterations", "1", capability=99)
+    assert done.returncode == 0, done.stderr
+    assert read_run(run).header.peaks == ASSUMED_PEAKS
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@
  *   STANDIN_CUPTI    the version that `cuptiGetVersion` tells (130001)
  *   STANDIN_DROP     of this many records drop one, and count it
  *   STANDIN_FORBID   refuse to record kernels, as for a process without permission
- *   STANDIN_MIG      the device is a part of a GPU
+ *   STANDIN_MIG      the device is a part of a GPU      STANDIN_CAPABILITY   its major compute capability (9)
  *   STANDIN_FORBID_COUNTERS   refuse to count, as for a user without permission
  *   STANDIN_LACKS    a metric that the chip lacks
  */
@@ -328,7 +328,7 @@ API int cuptiActivityEnableAndDump(uint32_t kind) {
   for (uint32_t id = 0; id < (uint32_t)number_of("STANDIN_DEVICES", 1); id++) {
     struct activity_device record = {.kind = ACTIVITY_DEVICE, .bandwidth_kb_s = 3352320000, .memory_bytes = 85029158912,
                                      .l2_bytes = 52428800, .clock_khz = 1980000, .multiprocessors = 132,
-                                     .capability_major = 9, .id = id, .name = "stand-in",
+                                     .capability_major = (uint32_t)number_of("STANDIN_CAPABILITY", 9), .id = id, .name = "stand-in",
                                      .is_mig = number_of("STANDIN_MIG", 0) != 0};
     append(&record, sizeof record, 0);
   }
