@@ -145,13 +145,21 @@ static void tell_subscriber(const struct work_event *work) {
 /* NVIDIA's sizes, of CUPTI 13.0. */
 #define EXPECT(parameters, bytes) if ((parameters)->size != (bytes) || (parameters)->reserved) return INVALID_PARAMETER
 
-API int cuptiSubscribe(void **subscriber, callback function, void *data) { *subscriber = &called; called = function; user = data; return CUPTI_SUCCESS; }
+static void observe_driver(void);
+
+/* As NVIDIA's, some need a driver that is initialized: not yet while it loads the library. */
+static bool is_initialized(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
+  int count, (*ask)(int *) = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDeviceGetCount") : NULL;
+  return ask && !ask(&count);
+}
+
+API int cuptiSubscribe(void **subscriber, callback function, void *data) { observe_driver(); *subscriber = &called; called = function; user = data; return CUPTI_SUCCESS; }
 API int cuptiEnableCallback(uint32_t enable, void *subscriber, uint32_t domain, uint32_t id) { (void)enable, (void)domain, (void)id; return subscriber == &called ? CUPTI_SUCCESS : INVALID_PARAMETER; }
 API int cuptiGetDeviceId(void *context, uint32_t *device) { *device = 0; return context == &context_of_all ? CUPTI_SUCCESS : INVALID_PARAMETER; }
 
-static void observe_driver(void);
-
-API int cuptiProfilerInitialize(struct profiler_parameters *of) { EXPECT(of, 16); observe_driver(); return CUPTI_SUCCESS; }
+API int cuptiProfilerInitialize(struct profiler_parameters *of) { EXPECT(of, 16); return is_initialized() ? CUPTI_SUCCESS : NOT_INITIALIZED; }
 API int cuptiDeviceGetChipName(struct chip_parameters *of) { EXPECT(of, 32); of->name = "GH100"; return CUPTI_SUCCESS; }
 
 API int cuptiProfilerGetCounterAvailability(struct availability_parameters *of) {
@@ -305,14 +313,6 @@ static void observe_driver(void) {
   void (*observe)(observer) = driver ? (void (*)(observer))(uintptr_t)dlsym(driver, "standin_observe") : NULL;
   if (!observe) abort();
   observe(on_work);
-}
-
-/* As NVIDIA's, some need a driver that is initialized: not yet while it loads the library. */
-static bool is_initialized(void) {
-  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
-  int count, (*ask)(int *) = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDeviceGetCount") : NULL;
-  return ask && !ask(&count);
 }
 
 API int cuptiActivityEnable(uint32_t kind) {
