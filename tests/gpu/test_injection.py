@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -118,6 +119,12 @@ def test_dropped_records_are_counted(standins: StandIns, tmp_path: Path) -> None
     found = len(activity.work) + len(activity.calls)
     assert activity.dropped > 0
     assert submitted <= found + activity.dropped <= submitted + 1  # the device's record may be dropped, too
+
+
+def test_program_may_change_its_folder(standins: StandIns, tmp_path: Path) -> None:
+    settings = {"TRACEMAP_CUDA_OUTPUT": os.path.relpath(tmp_path)}
+    assert standins.host(KERNELS, standins.injected(tmp_path, settings), then="elsewhere").returncode == 0
+    assert names(only_process(tmp_path)) == [*KERNELS]
 
 
 def test_recording_stays_readable_if_a_line_does_not_fit(standins: StandIns, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
  *   host LIST ROUNDS [then]     then: exit (default), term (SIGTERM to itself), kill (SIGKILL after a second),
  *                               fork (a child that ends by exit, then the parent), wait (until a signal comes),
  *                               vfork (a child that SIGTERM ends, then the parent), unload (closes the CUDA library),
- *                               descriptors (closes all, gives their numbers to LIST.own, SIGTERM to itself)
+ *                               descriptors (closes all, gives their numbers to LIST.own, SIGTERM to itself),
+ *                               elsewhere (changes its folder before it launches)
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -53,6 +54,7 @@ int main(int count, char **words) {
   char name[4096];
   int known = 0, devices = 0;
   if (cuInit(0)) return 3;
+  if (!strcmp(then, "elsewhere") && chdir("/")) return 5;
   cuDeviceGetCount(&devices);
   for (int device = 0; device < devices; device++) {
     void *context;

@@ -75,7 +75,8 @@ void recording_lose(const char *what, const char *why) { add_sentence("lost", "w
 
 bool recording_begin(const char *output, struct limits chosen) {
   char path[sizeof folder + 128];
-  snprintf(folder, sizeof folder, "%s", output);
+  /* The program may change its folder before the first record. */
+  if (!realpath(output, folder)) snprintf(folder, sizeof folder, "%s", output);
   snprintf(stamp, sizeof stamp, "%d-%" PRIx64, (int)getpid(), monotonic_ns());
   snprintf(path, sizeof path, "%s/cuda-%s.jsonl", folder, stamp);
   limits = chosen;
