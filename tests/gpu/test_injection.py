@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -121,9 +120,10 @@ def test_dropped_records_are_counted(standins: StandIns, tmp_path: Path) -> None
     assert submitted <= found + activity.dropped <= submitted + 1  # the device's record may be dropped, too
 
 
-def test_program_may_change_its_folder(standins: StandIns, tmp_path: Path) -> None:
-    settings = {"TRACEMAP_CUDA_OUTPUT": os.path.relpath(tmp_path)}
-    assert standins.host(KERNELS, standins.injected(tmp_path, settings), then="elsewhere").returncode == 0
+def test_program_may_change_its_folder(standins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_OUTPUT": "."})
+    assert standins.host(KERNELS, variables, then="elsewhere").returncode == 0
     assert names(only_process(tmp_path)) == [*KERNELS]
 
 
