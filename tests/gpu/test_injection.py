@@ -122,9 +122,10 @@ def test_dropped_records_are_counted(standins: StandIns, tmp_path: Path) -> None
 
 def test_program_may_change_its_folder(standins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_OUTPUT": "."})
-    assert standins.host(KERNELS, variables, then="elsewhere").returncode == 0
-    assert names(only_process(tmp_path)) == [*KERNELS]
+    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_OUTPUT": ".", "TRACEMAP_CUDA_MB": "8"})
+    assert standins.host(KERNELS, variables, rounds=2000, then="elsewhere").returncode == 0
+    assert names(only_process(tmp_path)) == [*KERNELS] * 2000
+    assert len(only_process(tmp_path).activity_files()) > 1
 
 
 def test_recording_stays_readable_if_a_line_does_not_fit(standins: StandIns, tmp_path: Path) -> None:
