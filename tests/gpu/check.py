@@ -3,8 +3,9 @@
 It needs a checkout with `pip install '.[cuda,dev]'`, an NVIDIA GPU and its driver. The check builds five samples (or
 takes the bundles of `--bundles FOLDER`, as the tests name them), and compares what a GPU gives with what it must give:
 outputs equal to the CPU's, every launch, copy and fill at its place, equal layers alike, books that balance, a small
-overhead, and the DRAM traffic of a copy. It prints a table. Results go to a file of `tests/gpu/recorded/`, with date,
-driver and card. Steps that do not fit into the time are listed as not reached; the status is 1 if any step failed.
+overhead, the DRAM traffic of a copy, and the times of Nsight Systems, if `nsys` is on PATH. It prints a table. Results
+go to a file of `tests/gpu/recorded/`, with date, driver and card. Steps that do not fit into the time are listed as not
+reached; the status is 1 if any step failed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -28,11 +30,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import sites_in_order
+from tests.gpu import sites_in_order, table
 from tests.gpu.standins import NOTHING, RECORDED
 from tests.support import ROOT, SAMPLES
 from tracemap.core.toolchain import find_tool
-from tracemap.hook.cuda import CudaSettings, cuda_environment, cupti_libraries
+from tracemap.hook.cuda import cupti_libraries
 from tracemap.runs.cuda.recording import process_files, read_activity, read_process
 
 TARGET = "sm_86"
@@ -49,6 +51,12 @@ MOST_DIFFERENCE = 0.02
 MOST_OVERHEAD = 0.05
 """Of the largest model; calls of small ones are shorter than what a record costs per launch."""
 MOST_TRAFFIC_ERROR = 0.05
+MOST_NSIGHT_DIFFERENCE = 0.05
+"""Between a kernel's median and that of Nsight Systems, which runs the program again."""
+LEAST_NS = 5000
+"""Kernels of a few microseconds differ by the clock's ticks."""
+ROUNDS, REPETITIONS, REPETITION_S = 4, 3, 0.5
+"""Of the benchmark with and without the library, in turns; a fixed number of calls could take minutes."""
 PACKAGES = ("iree-base-runtime", "iree-base-compiler", "nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12")
 
 
@@ -74,6 +82,7 @@ class Report:
             else:
                 facts = work()
                 status = "ok" if all(value for key, value in facts.items() if key.startswith("is_")) else "failed"
+                status = "skipped" if "skipped" in facts else status
         except Exception as error:  # whatever it is, the other steps go on
             status, facts = "failed", {"error": f"{type(error).__name__}: {str(error)[-2000:]}"}
         row = {"step": name, "status": status, "seconds": round(time.monotonic() - begun, 1), **facts}
@@ -110,9 +119,10 @@ def environment_of_machine() -> dict[str, Any]:
             return "not installed"
 
     query = "--query-gpu=name,driver_version,memory.total,compute_cap,mig.mode.current"
+    is_there = shutil.which("nvidia-smi") is not None
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "card": run("nvidia-smi", query, "--format=csv,noheader").strip(),
+        "card": run("nvidia-smi", query, "--format=csv,noheader").strip() if is_there else "unknown (no nvidia-smi)",
         "system": f"{platform.system()} {platform.release()}",
         "packages": {package: version_of(package) for package in PACKAGES},
         "cupti": [path.name for path in cupti_libraries()],
@@ -219,19 +229,22 @@ class Checks:
             "is_within": abs(error) <= MOST_TRAFFIC_ERROR,
         }
 
+    def kernels(self, model: str) -> dict[str, str]:
+        """The kernel of each dispatch site."""
+        bundle = json.loads(tracemap("show", self.bundle(model, "cuda"), "--format", "json"))
+        return {site["id"]: site["kernel"] for site in bundle["sites"]}
+
     def layers(self, model: str) -> dict[str, Any]:
         """How much the medians of equal layers differ: sites that share their kernel."""
         facts = self.recorded(model)
-        bundle = json.loads(tracemap("show", self.bundle(model, "cuda"), "--format", "json"))
-        kernel_of = {site["id"]: site["kernel"] for site in bundle["sites"]}
+        kernel_of = self.kernels(model)
         groups: dict[str, list[float]] = {}
         for site, ns in facts["medians"].items():
             groups.setdefault(kernel_of[site], []).append(ns)
-        # Kernels of a few microseconds differ by the clock's ticks.
         spread = {
             kernel: round((max(values) - min(values)) / statistics.median(values), 4)
             for kernel, values in groups.items()
-            if len(values) > 1 and statistics.median(values) > 5000
+            if len(values) > 1 and statistics.median(values) > LEAST_NS
         }
         return {
             "model": model,
@@ -239,17 +252,23 @@ class Checks:
             "is_alike": bool(spread) and all(value <= MOST_DIFFERENCE for value in spread.values()),
         }
 
-    def ms_per_call(self, model: str, variables: dict[str, str]) -> float:
-        """Time of a call in the stock benchmark."""
-        words = (
-            f"--flagfile={SAMPLES / 'flags' / model}.flags",
-            "--benchmark_min_time=200x",
-            "--benchmark_repetitions=5",
-        )
+    def benchmark(self, model: str, *words: str) -> list[str]:
+        """The command line of the stock benchmark."""
         module = self.bundle(model, "cuda") / "module.vmfb"
-        output = run(
-            find_tool("iree-benchmark-module"), f"--module={module}", "--device=cuda", *words, variables=variables
-        )
+        flags = f"--flagfile={SAMPLES / 'flags' / model}.flags"
+        return [str(find_tool("iree-benchmark-module")), f"--module={module}", "--device=cuda", flags, *words]
+
+    def variables(self, name: str, *options: str) -> dict[str, str]:
+        """The variables that make a program record itself into a new folder, from the command that users call."""
+        folder = self.folder / name
+        folder.mkdir()
+        printed = tracemap("hook", "env", "-o", folder, "--device", "cuda", *options)
+        return dict(line.split("=", 1) for line in printed.splitlines())
+
+    def ms_per_call(self, model: str, variables: Mapping[str, str]) -> float:
+        """Time of a call in the stock benchmark."""
+        words = (f"--benchmark_min_time={REPETITION_S}s", f"--benchmark_repetitions={REPETITIONS}")
+        output = run(*self.benchmark(model, *words), variables=variables)
         units = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
         found = re.findall(r"real_time +([0-9.]+) (ns|us|ms|s) ", output)
         return min(float(number) * units[unit] for number, unit in found)
@@ -257,11 +276,9 @@ class Checks:
     def overhead(self, model: str) -> dict[str, Any]:
         """The time of a call with and without the library, in turns."""
         plain, injected = [], []
-        for number in range(3):
-            folder = self.folder / f"overhead-{model}-{number}"
-            folder.mkdir()
-            plain.append(self.ms_per_call(model, {}))
-            injected.append(self.ms_per_call(model, cuda_environment(folder)))
+        for number in range(ROUNDS if model == LARGEST else 2):
+            plain.append(self.ms_per_call(model, NOTHING))
+            injected.append(self.ms_per_call(model, self.variables(f"overhead-{model}-{number}")))
         ratio = min(injected) / min(plain) - 1
         facts: dict[str, Any] = {
             "model": model,
@@ -271,19 +288,36 @@ class Checks:
         }
         return facts | ({"is_small": ratio <= MOST_OVERHEAD} if model == LARGEST else {})
 
+    def nsight(self, model: str) -> dict[str, Any]:
+        """The kernels' median times against those of Nsight Systems."""
+        if shutil.which("nsys") is None:
+            return {"model": model, "skipped": "nsys is not on PATH"}
+        facts, kernel_of = self.recorded(model), self.kernels(model)
+        ours: dict[str, list[float]] = {}
+        for site, ns in facts["medians"].items():
+            ours.setdefault(kernel_of[site].replace("$", "_"), []).append(ns)
+        path, trace = self.folder / f"{model}.nsys-rep", self.folder / f"{model}.trace.csv"
+        run("nsys", "profile", "-t", "cuda", "-o", path, *self.benchmark(model, f"--benchmark_min_time={CALLS}x"))
+        trace.write_text(run("nsys", "stats", "--report", "cuda_gpu_trace", "--format", "csv", path), encoding="utf-8")
+        theirs = trace_medians(trace)
+        difference = {
+            kernel: round(statistics.median(values) / theirs[kernel] - 1, 4) if kernel in theirs else "missing"
+            for kernel, values in ours.items()
+            if statistics.median(values) > LEAST_NS
+        }
+        is_near = [not isinstance(ratio, str) and abs(ratio) <= MOST_NSIGHT_DIFFERENCE for ratio in difference.values()]
+        return {"model": model, "nsight_difference": difference, "is_as_nsight_says": bool(is_near) and all(is_near)}
+
     def ended(self, number: signal.Signals) -> dict[str, Any]:
         """What is there of a program that a signal ends: whole records of whole kernels."""
-        folder = self.folder / f"ended-{number.name}"
-        folder.mkdir()
-        module = self.bundle("hand_repeat12", "cuda") / "module.vmfb"
-        words = (f"--flagfile={SAMPLES / 'flags' / 'hand_repeat12'}.flags", "--benchmark_min_time=1000000x")
-        command = [str(find_tool("iree-benchmark-module")), f"--module={module}", "--device=cuda", *words]
-        variables = {**os.environ, **cuda_environment(folder, CudaSettings(megabytes=64, keep="newest"))}
+        name = f"ended-{number.name}"
+        command = self.benchmark("hand_repeat12", "--benchmark_min_time=1000000x")
+        variables = {**os.environ, **self.variables(name, "--thread-mb", "64", "--keep", "newest")}
         with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
             time.sleep(5)
             child.send_signal(number)
             status = child.wait(timeout=30)
-        (path,) = process_files(folder)
+        (path,) = process_files(self.folder / name)
         process = read_process(path)
         activity = read_activity(process)
         return {
@@ -299,13 +333,21 @@ class Checks:
         }
 
 
+def trace_medians(path: Path) -> dict[str, float]:
+    """Each kernel's median time in ns in a table of Nsight Systems (cuda_gpu_trace)."""
+    times: dict[str, list[int]] = {}
+    for row in table(str(path), "Start"):
+        times.setdefault(row["Name"], []).append(int(row["Duration (ns)"]))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
 def print_table(report: Report) -> None:
     """Print a row per step: how it ended, its figures, and what was not as it must be."""
-    figures = ("launches_per_call", "overhead", "error", "spread")
+    figures = ("launches_per_call", "overhead", "spread", "nsight_difference", "skipped", "error")
     for row in report.steps:
         wrong = [key for key, value in row.items() if key.startswith("is_") and not value]
         found = {key: row[key] for key in figures if key in row}
-        text = ", ".join(f"{key} {value}" for key, value in found.items())
+        text = ", ".join(f"{key} {' '.join(str(value).split())[:120]}" for key, value in found.items())
         print(
             f"{row['status']:12}{row['step']:24}{row.get('model', ''):22}{row['seconds']:6} s  {text} {' '.join(wrong)}"
         )
@@ -324,18 +366,19 @@ def main() -> int:
         checks = Checks(Path(name), options.bundles)
         for model in LAUNCHES:
             report.step("record", 20, lambda model=model: checks.recorded(model))  # type: ignore[misc]
-        report.step("dram traffic of a copy", 30, checks.copied)
-        report.step("overhead", 30, lambda: checks.overhead(LARGEST))
-        report.step("equal layers", 20, lambda: checks.layers(LARGEST))
         for model in LAUNCHES:
             report.step("outputs", 20, lambda model=model: checks.outputs(model))  # type: ignore[misc]
-        report.step("record graphs", 20, lambda: checks.recorded("jax_gpt2_4l", "--cuda_use_streams=false"))
-        for model in ("hand_repeat12", "jax_gpt2_4l"):
+        report.step("dram traffic of a copy", 30, checks.copied)
+        report.step("overhead", 30, lambda: checks.overhead(LARGEST))
+        for model in (LARGEST, "jax_gpt2_4l", "hand_repeat12"):
             report.step("equal layers", 20, lambda model=model: checks.layers(model))  # type: ignore[misc]
-            report.step("overhead", 30, lambda model=model: checks.overhead(model))  # type: ignore[misc]
+        report.step("nsight systems", 40, lambda: checks.nsight("jax_gpt2_4l"))
+        report.step("record graphs", 20, lambda: checks.recorded("jax_gpt2_4l", "--cuda_use_streams=false"))
         report.step("counters", 40, lambda: checks.counted("hand_repeat12"))
         for number in (signal.SIGTERM, signal.SIGKILL):
             report.step("ended by a signal", 15, lambda number=number: checks.ended(number))  # type: ignore[misc]
+        for model in ("hand_repeat12", "jax_gpt2_4l"):
+            report.step("overhead", 30, lambda model=model: checks.overhead(model))  # type: ignore[misc]
     card = re.sub(r"\W+", "-", str(machine.get("card", "no-card")).partition(",")[0]).strip("-").lower()
     target = options.output / f"check-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}-{card}.json"
     target.write_text(json.dumps(report.steps, indent=1) + "\n", encoding="utf-8")

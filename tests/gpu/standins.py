@@ -70,12 +70,19 @@ class StandIns:
         return {**self.variables(None, **faults), **own, **settings}
 
     def host(
-        self, kernels: Sequence[str], variables: Mapping[str, str], *, rounds: int = 1, then: str = "exit"
+        self,
+        kernels: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        rounds: int = 1,
+        then: str = "exit",
+        limit_bytes: int = 0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the program that launches kernels, to its end, whatever that is."""
+        """Run the program that launches kernels, to its end; `limit_bytes`: of each file that it writes."""
         listed = self.folder / f"{abs(hash((tuple(kernels), os.getpid())))}.list"
         listed.write_text("\n".join(kernels), encoding="utf-8")
-        command = [str(self.folder / "host"), str(listed), str(rounds), then]
+        limit = ["prlimit", f"--fsize={limit_bytes}"] if limit_bytes else []
+        command = [*limit, str(self.folder / "host"), str(listed), str(rounds), then]
         return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 

@@ -27,7 +27,10 @@ def names(process: CudaProcess) -> list[str]:
 
 @pytest.mark.parametrize(
     ("then", "status", "ends"),
-    [("exit", 0, True), ("fork", 0, True), ("term", -signal.SIGTERM, True), ("kill", -signal.SIGKILL, False)],
+    [
+        *(("exit", 0, True), ("fork", 0, True), ("term", -signal.SIGTERM, True), ("kill", -signal.SIGKILL, False)),
+        *(("vfork", 0, True), ("unload", 0, True)),
+    ],
 )
 def test_every_launch_is_there_however_the_program_ends(
     standins: StandIns, tmp_path: Path, then: str, status: int, *, ends: bool
@@ -46,6 +49,15 @@ def test_every_launch_is_there_however_the_program_ends(
     assert all(calls[int(row["correlation"])] <= int(row["start_ns"]) for row in work)
     assert isinstance(activity.width_ns, int)
     assert activity.width_ns < 1_000_000
+
+
+def test_program_that_closes_all_descriptors_keeps_its_files_and_its_time(standins: StandIns, tmp_path: Path) -> None:
+    done = standins.host(KERNELS, standins.injected(tmp_path), then="descriptors")
+    assert done.returncode == -signal.SIGTERM
+    assert int(done.stdout.split()[1]) < 250  # of 500 ms
+    (own,) = standins.folder.glob("*.list.own")
+    assert own.read_bytes() == b""
+    own.unlink()
 
 
 @pytest.mark.parametrize("version", [18, 20, 21, 22, 28, 130000, 130101, 130202, 130301, 130500])
@@ -93,6 +105,7 @@ def test_work_of_two_devices_is_told_apart(standins: StandIns, tmp_path: Path) -
     process = only_process(tmp_path)
     work = read_activity(process).work
     assert sorted(process.devices) == [0, 1]
+    assert process.losses == []  # migrations of both, too
     for device in (0, 1):
         assert np.count_nonzero(work["device"] == device) == 5 * len(KERNELS)
     assert len(np.unique(work["stream"])) == 2
@@ -105,6 +118,33 @@ def test_dropped_records_are_counted(standins: StandIns, tmp_path: Path) -> None
     found = len(activity.work) + len(activity.calls)
     assert activity.dropped > 0
     assert submitted <= found + activity.dropped <= submitted + 1  # the device's record may be dropped, too
+
+
+def test_program_may_change_its_folder(standins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_OUTPUT": ".", "TRACEMAP_CUDA_MB": "8"})
+    assert standins.host(KERNELS, variables, rounds=2000, then="elsewhere").returncode == 0
+    assert names(only_process(tmp_path)) == [*KERNELS] * 2000
+    assert len(only_process(tmp_path).activity_files()) > 1
+
+
+def test_recording_stays_readable_if_a_line_does_not_fit(standins: StandIns, tmp_path: Path) -> None:
+    """As on a full disk: the line with a kernel's name is cut, and records with this name are not written."""
+    kernels = [f"kernel{number}" + "x" * 3000 for number in range(20)]
+    done = standins.host(kernels, standins.injected(tmp_path), rounds=2, limit_bytes=40 * 1024)
+    assert done.returncode == 0
+    assert "activity is not recorded any more: File too large" in done.stderr
+    process = only_process(tmp_path)
+    assert 0 < len(process.names) < len(kernels)
+    assert not process.ended
+    read_activity(process)
+
+
+@pytest.mark.parametrize("value", ["-1", "4294967296", "18446744073709551616", "two"])
+def test_impossible_settings_are_named_and_ignored(standins: StandIns, tmp_path: Path, value: str) -> None:
+    done = standins.host(KERNELS, standins.injected(tmp_path, {"TRACEMAP_CUDA_SECONDS": value}))
+    assert f"TRACEMAP_CUDA_SECONDS={value} is not a whole number" in done.stderr
+    assert names(only_process(tmp_path)) == [*KERNELS]
 
 
 @pytest.mark.parametrize("keep", ["oldest", "newest"])
@@ -136,6 +176,15 @@ def test_window_leaves_out_what_is_earlier_and_later(standins: StandIns, tmp_pat
     assert counts[0] == 50
     assert 20 <= counts[1] <= 40
     assert only_process(part).begins_late
+
+
+@pytest.mark.long
+def test_window_ends_after_its_seconds(standins: StandIns, tmp_path: Path) -> None:
+    times = tmp_path / "times"
+    times.write_text("100000000 slow\n", encoding="utf-8")
+    variables = standins.injected(tmp_path, {"TRACEMAP_CUDA_SECONDS": "1"}) | {"STANDIN_TIMES": str(times)}
+    standins.host(["slow"], variables, rounds=15)
+    assert 8 <= np.count_nonzero(read_activity(only_process(tmp_path)).work["kind"] == KERNEL) <= 11
 
 
 def test_launches_recorded_on_a_gpu_are_replayed_with_their_times(standins: StandIns, tmp_path: Path) -> None:

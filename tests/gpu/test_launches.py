@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tracemap.runs.columns import LAUNCH
 from tracemap.runs.cuda.launches import Calls, in_submission_order, profile_of
-from tracemap.runs.cuda.recording import ACTIVITY_FILE, CALL, KERNEL, Activity, CudaProcess
+from tracemap.runs.cuda.recording import ACTIVITY_FILE, CALL, KERNEL, MIGRATION, Activity, CudaProcess
 from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.sql import open_database
 
@@ -47,6 +49,12 @@ def test_ids_that_begin_again_go_on() -> None:
     assert correlations(kernel(0, 40), kernel(last, 30), kernel(1, 50), kernel(last - 1, 20)) == [last - 1, last, 0, 1]
 
 
+def test_migrations_which_have_no_id_do_not_look_like_a_new_begin() -> None:
+    half = 1 << 31
+    rows = (kernel(half + 1, 40), kernel(half - 1, 30), {**kernel(0, 10), "kind": MIGRATION})
+    assert correlations(*rows) == [0, half - 1, half + 1]
+
+
 def test_calls_of_a_batch_are_distinguished(tmp_path: Path) -> None:
     """Two batches of two calls with two launches each, of which the second begins while the first one's work runs."""
     starts = [*range(100, 140, 10), *range(200, 240, 10)]
@@ -68,3 +76,32 @@ def test_calls_of_a_batch_are_distinguished(tmp_path: Path) -> None:
     assert [invocation for invocation, _, _ in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [warmup for _, warmup, _ in rows] == [True] * 4 + [False] * 4
     assert profile.invocations == 4
+
+
+def call(correlation: int, thread: int) -> dict[str, int]:
+    return {"kind": CALL, "correlation": correlation, "start_ns": 1, "end_ns": 2, "thread": thread}
+
+
+@pytest.mark.parametrize(
+    ("calls", "unfinished", "facts", "slugs"),
+    [
+        ([call(1, 7), call(2, 7)], 0, {}, []),
+        ([call(1, 7), call(2, 8)], 0, {}, ["several-queues"]),
+        ([], 3, {}, ["times-invalid"]),
+        ([], 0, {"losses": [("copies", "CUPTI does not record copies: error")]}, ["not-recorded"]),
+        ([], 0, {"left_out": 5}, ["records-lost"]),
+        ([], 0, {"skipped_ns": 5}, ["begins-late"]),
+        ([], 0, {"ended": False}, ["program-killed"]),
+    ],
+)
+def test_what_is_missing_or_unsure_is_said(
+    tmp_path: Path, calls: list[dict[str, int]], unfinished: int, facts: dict[str, Any], slugs: list[str]
+) -> None:
+    activity = Activity(records(kernel(1, 10), kernel(2, 20)), records(*calls), 0, unfinished, 0)
+    process = CudaProcess(tmp_path / "cuda-1-1.jsonl", "1-1", 1, names={0: "kernel"}, **({"ended": True} | facts))
+    with open_database() as connection:
+        profile = profile_of(process, activity, connection, "made_events", Calls())
+        launches = connection.table("made_events").order("row").project(LAUNCH).fetchall()
+    assert [item.slug for item in profile.diagnostics] == slugs
+    # The order of launches means something only where one thread launches.
+    assert launches == ([(None,), (None,)] if "several-queues" in slugs else [(0,), (1,)])

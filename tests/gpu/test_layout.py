@@ -224,7 +224,7 @@ def compiles(source: str, folders: list[Path], tmp_path: Path) -> str:
     file.write_text(source, encoding="utf-8")
     (tmp_path / "string").touch()  # NVIDIA's header for C includes one of C++
     places = [f"-I{folder}" for folder in (*folders, tmp_path)]
-    command = [*find_compiler(), "-std=gnu11", "-fsyntax-only", *places, str(file)]
+    command = [*find_compiler(), "-std=gnu11", "-include", "stdbool.h", "-fsyntax-only", *places, str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -15,13 +16,16 @@ from tests.gpu import OnGpu, sites_in_order, slugs
 from tests.gpu.standins import StandIns, recorded_kernels, run_module, times_of
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.commands.runs import join_runs
+from tracemap.core.errors import RunInvalid
 from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.page.overview_tab import roofline_of
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.cuda.recording import process_files
+from tracemap.runs.model import ASSUMED_PEAKS
 from tracemap.runs.readers.cuda_recording import read_cuda_recording
+from tracemap.runs.runfile import read_run
 from tracemap.runs.sql import open_database
 
 CALLS = 200
@@ -155,6 +159,13 @@ def test_record_gives_calls_launches_and_elapsed_time(standins: StandIns, tmp_pa
     assert {site["calls"] for site in result["sites"]} == {20}
 
 
+def test_unknown_gpu_does_not_get_the_processors_peaks(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
+    bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
+    done = record(standins, run, bundle, "hand_repeat12", "--iterations", "1", capability=99)
+    assert done.returncode == 0, done.stderr
+    assert read_run(run).header.peaks == ASSUMED_PEAKS
+
+
 @pytest.mark.long
 def test_record_stops_by_its_rule_and_joins_launches(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
     bundle, run = on_gpu("hand_repeat12"), tmp_path / "run.parquet"
@@ -178,7 +189,12 @@ def test_calls_of_an_asynchronous_function_are_distinguished(standins: StandIns,
         *("-o", run, "--", f"--batch_size={batch}"),
     )
     done = subprocess.run(
-        command, env={**os.environ, **standins.variables()}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, **standins.variables()},
+        cwd=SAMPLES,  # from the root, Python takes the checkout's package, which an installation does not build
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     calls = (
@@ -219,6 +235,13 @@ def test_record_without_a_driver_names_it(tmp_path: Path, on_gpu: OnGpu) -> None
     assert "needs an NVIDIA GPU and its driver" in done.stderr
 
 
+def test_record_does_not_replace_another_tools_library(tmp_path: Path, on_gpu: OnGpu) -> None:
+    command = command_line("record", on_gpu("hand_repeat12"), "-o", tmp_path / "run.parquet", "--iterations", "1")
+    variables = {**os.environ, "CUDA_INJECTION64_PATH": "/other/library.so"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, "names another tool's library" in done.stderr) == (2, True)
+
+
 def test_several_devices_and_parts_of_a_gpu_are_said(standins: StandIns, tmp_path: Path) -> None:
     standins.host(["kernel"], standins.injected(tmp_path, devices=2, mig=1), rounds=3)
     (path,) = process_files(tmp_path)
@@ -227,6 +250,53 @@ def test_several_devices_and_parts_of_a_gpu_are_said(standins: StandIns, tmp_pat
         queues = {row[0].split("/")[0] for row in run.events.project("thread").fetchall()}
     assert queues == {"0", "1"}
     assert [note.slug for note in run.header.diagnostics] == ["several-devices", "device-part"]
+
+
+def notes_of(folder: Path) -> list[str]:
+    """The slugs of a recording's diagnostics."""
+    (path,) = process_files(folder)
+    with open_database() as connection:
+        return [note.slug for note in read_cuda_recording(path, connection).header.diagnostics]
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:-size])
+
+
+def remove(path: Path, _size: int) -> None:
+    path.unlink()
+
+
+def empty(path: Path, size: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: -2 * size] + bytes(2 * size))
+
+
+@pytest.mark.parametrize(("damage", "part"), [(cut, 0), (cut, 1), (remove, 1), (empty, 0), (empty, 1)])
+def test_recording_that_lacks_records_is_refused(
+    standins: StandIns, tmp_path: Path, damage: Callable[[Path, int], None], part: int
+) -> None:
+    standins.host(["kernel"], standins.injected(tmp_path, {"TRACEMAP_CUDA_MB": "8"}), rounds=6000)
+    files = sorted(tmp_path.glob("*.activity"))
+    assert len(files) == 2
+    assert notes_of(tmp_path) == []
+    damage(files[part], 104)
+    with pytest.raises(RunInvalid, match=r"cut off, damaged or not copied|has kind 0, which is unknown"):
+        notes_of(tmp_path)
+
+
+def test_recording_without_its_first_file_begins_late(standins: StandIns, tmp_path: Path) -> None:
+    standins.host(["kernel"], standins.injected(tmp_path, {"TRACEMAP_CUDA_MB": "8"}), rounds=6000)
+    next(tmp_path.glob("*-0.activity")).unlink()
+    assert notes_of(tmp_path) == ["begins-late"]
+
+
+@pytest.mark.parametrize(("then", "notes"), [("exit", []), ("kill", ["program-killed"])])
+def test_end_of_a_killed_program_is_said_to_be_missing(
+    standins: StandIns, tmp_path: Path, then: str, notes: list[str]
+) -> None:
+    standins.host(["kernel"], standins.injected(tmp_path), then=then)
+    assert notes_of(tmp_path) == notes
 
 
 def test_lost_records_are_said_and_sites_are_no_longer_exact(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
@@ -321,7 +391,8 @@ def test_options_that_cuda_lacks_are_refused(tmp_path: Path, on_gpu: OnGpu, opti
 def test_variables_make_a_service_record_itself(standins: StandIns, tmp_path: Path, on_gpu: OnGpu) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    printed = check_cli("hook", "env", "-o", folder, "--device", "cuda", "--thread-mb", "64", "--keep", "newest")
+    words = command_line("hook", "env", "-o", folder, "--device", "cuda", "--thread-mb", "64", "--keep", "newest")
+    printed = subprocess.run(words, cwd=SAMPLES, capture_output=True, text=True, check=True).stdout
     settings = dict(line.split("=", 1) for line in printed.splitlines())
     assert settings["TRACEMAP_CUDA_MB"] == "64"
     assert Path(settings["CUDA_INJECTION64_PATH"]).is_file()

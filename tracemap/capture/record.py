@@ -39,7 +39,7 @@ from tracemap.core.units import UNKNOWN, Integer, Text, format_ns, sum_of
 from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY
-from tracemap.runs.model import DeviceTime, Invocation, RunHeader, nice_prefix
+from tracemap.runs.model import ASSUMED_PEAKS, DeviceTime, Invocation, RunHeader, nice_prefix
 from tracemap.runs.runfile import write_run
 from tracemap.runs.sql import available_memory, explained_out_of_memory, open_database
 
@@ -286,7 +286,7 @@ def _header(
         invocation=Invocation(median.value, median.low, median.high, reason),
         noise=launches.noise,
         inputs=tuple(given.said for given in plan.call.inputs),
-        peaks=launches.first.cuda.peaks or measure_peaks(),
+        peaks=launches.first.cuda.peaks or (ASSUMED_PEAKS if plan.on_cuda else measure_peaks()),
         programs=launches.joined.programs,
         buffers=launches.joined.buffers,
         tools=(*tools_used(), *launches.first.cuda.tools),

@@ -21,7 +21,7 @@ _SHARED = ("system.c", "files.c", "lock.c")
 """Sources of the hook that the library for CUDA uses, too."""
 FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"),
-    *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro"),
+    *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro,-z,nodelete"),
 )
 LIBRARIES = ("-lpthread", "-ldl", "-lrt", "-lm")
 MACHINES = ("x86_64", "aarch64")

@@ -25,6 +25,7 @@
 #define OK 0
 #define INVALID 1
 #define OUT_OF_MEMORY 2
+#define NOT_INITIALIZED 3
 #define NOT_FOUND 500
 #define NOT_READY 600
 
@@ -38,6 +39,7 @@ typedef struct graph { CUgraphNode first, last; uint32_t id; } *CUgraph, *CUgrap
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static observer observed;
+static bool initialized;
 static uint32_t correlation, streams = 12, graphs;
 static uint64_t nodes;
 static struct context contexts[8];
@@ -138,13 +140,14 @@ API int cuInit(unsigned flags) {
   void *library = path && *path && !number_of("STANDIN_NO_INJECTION", 0) ? dlopen(path, RTLD_NOW) : NULL;
   int (*initialize)(void) = library ? (int (*)(void))(uintptr_t)dlsym(library, "InitializeInjection") : NULL;
   if (initialize) initialize();
+  __atomic_store_n(&initialized, true, __ATOMIC_RELEASE);
   return OK;
 }
 
 API int cuDriverGetVersion(int *version) { *version = (int)number_of("STANDIN_DRIVER", 13000); return OK; }
 API int cuGetErrorName(int error, const char **text) { *text = error ? "STANDIN_ERROR" : "CUDA_SUCCESS"; return OK; }
 API int cuGetErrorString(int error, const char **text) { *text = error ? "error of the stand-in" : "no error"; return OK; }
-API int cuDeviceGetCount(int *count) { *count = (int)number_of("STANDIN_DEVICES", 1); return OK; }
+API int cuDeviceGetCount(int *count) { if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE)) return NOT_INITIALIZED; *count = (int)number_of("STANDIN_DEVICES", 1); return OK; }
 API int cuDeviceGet(int *device, int number) { *device = number; return OK; }
 API int cuDeviceGetName(char *name, int size, int device) { snprintf(name, (size_t)size, "stand-in %d", device); return OK; }
 API int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0, 16); uuid[15] = (char)device; return OK; }

@@ -7,7 +7,7 @@
  *   STANDIN_CUPTI    the version that `cuptiGetVersion` tells (130001)
  *   STANDIN_DROP     of this many records drop one, and count it
  *   STANDIN_FORBID   refuse to record kernels, as for a process without permission
- *   STANDIN_MIG      the device is a part of a GPU
+ *   STANDIN_MIG      the device is a part of a GPU      STANDIN_CAPABILITY   its major compute capability (9)
  *   STANDIN_FORBID_COUNTERS   refuse to count, as for a user without permission
  *   STANDIN_LACKS    a metric that the chip lacks
  */
@@ -145,13 +145,21 @@ static void tell_subscriber(const struct work_event *work) {
 /* NVIDIA's sizes, of CUPTI 13.0. */
 #define EXPECT(parameters, bytes) if ((parameters)->size != (bytes) || (parameters)->reserved) return INVALID_PARAMETER
 
-API int cuptiSubscribe(void **subscriber, callback function, void *data) { *subscriber = &called; called = function; user = data; return CUPTI_SUCCESS; }
+static void observe_driver(void);
+
+/* As NVIDIA's, some need a driver that is initialized: not yet while it loads the library. */
+static bool is_initialized(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
+  int count, (*ask)(int *) = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDeviceGetCount") : NULL;
+  return ask && !ask(&count);
+}
+
+API int cuptiSubscribe(void **subscriber, callback function, void *data) { observe_driver(); *subscriber = &called; called = function; user = data; return CUPTI_SUCCESS; }
 API int cuptiEnableCallback(uint32_t enable, void *subscriber, uint32_t domain, uint32_t id) { (void)enable, (void)domain, (void)id; return subscriber == &called ? CUPTI_SUCCESS : INVALID_PARAMETER; }
 API int cuptiGetDeviceId(void *context, uint32_t *device) { *device = 0; return context == &context_of_all ? CUPTI_SUCCESS : INVALID_PARAMETER; }
 
-static void observe_driver(void);
-
-API int cuptiProfilerInitialize(struct profiler_parameters *of) { EXPECT(of, 16); observe_driver(); return CUPTI_SUCCESS; }
+API int cuptiProfilerInitialize(struct profiler_parameters *of) { EXPECT(of, 16); return is_initialized() ? CUPTI_SUCCESS : NOT_INITIALIZED; }
 API int cuptiDeviceGetChipName(struct chip_parameters *of) { EXPECT(of, 32); of->name = "GH100"; return CUPTI_SUCCESS; }
 
 API int cuptiProfilerGetCounterAvailability(struct availability_parameters *of) {
@@ -310,12 +318,17 @@ static void observe_driver(void) {
 API int cuptiActivityEnable(uint32_t kind) {
   if (kind == ACTIVITY_CONCURRENT_KERNEL && number_of("STANDIN_FORBID", 0)) return CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
   enabled[kind] = true;
-  if (kind != ACTIVITY_DEVICE) return CUPTI_SUCCESS;
+  return CUPTI_SUCCESS;
+}
+
+API int cuptiActivityEnableAndDump(uint32_t kind) {
+  if (kind != ACTIVITY_DEVICE || !is_initialized()) return NOT_INITIALIZED;
+  enabled[kind] = true;
   pthread_mutex_lock(&mutex);
   for (uint32_t id = 0; id < (uint32_t)number_of("STANDIN_DEVICES", 1); id++) {
     struct activity_device record = {.kind = ACTIVITY_DEVICE, .bandwidth_kb_s = 3352320000, .memory_bytes = 85029158912,
                                      .l2_bytes = 52428800, .clock_khz = 1980000, .multiprocessors = 132,
-                                     .capability_major = 9, .id = id, .name = "stand-in",
+                                     .capability_major = (uint32_t)number_of("STANDIN_CAPABILITY", 9), .id = id, .name = "stand-in",
                                      .is_mig = number_of("STANDIN_MIG", 0) != 0};
     append(&record, sizeof record, 0);
   }
@@ -331,7 +344,8 @@ API int cuptiActivityEnableDriverApi(uint32_t function, uint8_t enable) {
 }
 
 API int cuptiActivityConfigureUnifiedMemoryCounter(struct migration_config *config, uint32_t count) {
-  return config && count ? CUPTI_SUCCESS : INVALID_PARAMETER;
+  if (!is_initialized()) return NOT_INITIALIZED;
+  return config && count == 2 * (uint32_t)number_of("STANDIN_DEVICES", 1) ? CUPTI_SUCCESS : INVALID_PARAMETER;
 }
 
 API int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, struct activity **record) {

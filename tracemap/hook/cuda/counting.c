@@ -109,11 +109,14 @@ static bool start(void) {
          check(cupti->cuptiRangeProfilerSetConfig(&of), "settings") && check(cupti->cuptiRangeProfilerStart(&started), "start");
 }
 
+/* In the first launch, since the profiler needs a driver that is initialized. */
 static bool begin_session(void *of_context) {
+  struct profiler_parameters parameters = {.size = sizeof parameters};
   struct enable_parameters enabled = PARAMETERS(enable_parameters, profiler, .context = of_context);
   struct chip_parameters chip = PARAMETERS(chip_parameters, name, .device = 0);
   uint32_t device = 0;
   context = of_context;
+  if (!check(cupti->cuptiProfilerInitialize(&parameters), "profiler")) return false;
   if (!check(cupti->cuptiGetDeviceId(context, &device), "device")) return false;
   chip.device = device;
   if (!check(cupti->cuptiDeviceGetChipName(&chip), "chip") || !read_availability() || !make_config(chip.name)) return false;
@@ -186,7 +189,6 @@ static void on_callback(void *user, uint32_t domain, uint32_t id, const void *da
 }
 
 bool counting_begin(const struct cupti *functions, const char *names) {
-  struct profiler_parameters parameters = {.size = sizeof parameters};
   static const uint32_t launches[] = {307, 652}; /* cuLaunchKernel, cuLaunchKernelEx */
   bool whole = true;
   void *subscriber = NULL;
@@ -200,9 +202,7 @@ bool counting_begin(const struct cupti *functions, const char *names) {
     metric_ids[metric_count] = (uint32_t)metric_count;
     metrics[metric_count++] = name;
   }
-  if (!check(cupti->cuptiSubscribe(&subscriber, on_callback, NULL), "callbacks") ||
-      !check(cupti->cuptiProfilerInitialize(&parameters), "profiler"))
-    return false;
+  if (!check(cupti->cuptiSubscribe(&subscriber, on_callback, NULL), "callbacks")) return false;
   for (size_t place = 0; place < sizeof launches / sizeof *launches; place++)
     if (!check(cupti->cuptiEnableCallback(1, subscriber, DOMAIN_DRIVER_API, launches[place]), "callbacks")) return false;
   return check(cupti->cuptiEnableCallback(1, subscriber, DOMAIN_RESOURCE, CONTEXT_DESTROY_STARTING), "callbacks");

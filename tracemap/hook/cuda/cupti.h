@@ -264,6 +264,7 @@ typedef void (*buffer_completed)(void *context, uint32_t stream, uint8_t *buffer
 /* Functions that may be missing: the first came with 12.5. */
 #define CUPTI_OPTIONAL_FUNCTIONS(X)                                                          \
   X(cuptiActivityEnableDriverApi, (uint32_t function, uint8_t enable))                       \
+  X(cuptiActivityEnableAndDump, (uint32_t kind))                                             \
   X(cuptiActivityConfigureUnifiedMemoryCounter, (struct migration_config * config, uint32_t count))
 
 /* Functions for counters: the range profiler came with 12.6. All take one of the parameters above. */

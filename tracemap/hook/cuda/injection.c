@@ -11,9 +11,8 @@
  * would end the program: it flushes, and then lets the signal end it.
  */
 #include <dlfcn.h>
-#include <poll.h>
+#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 
 #include "../lock.h"
 #include "counting.h"
@@ -21,12 +20,16 @@
 
 #define BUFFER_BYTES (256u << 10) /* small, since a flush leaves a buffer in which a record is incomplete */
 #define FLUSH_MS 200
+#define MOST_DEVICES 64u
 #define MOST_MOVED 256u /* records that are written at once */
 
 static struct cupti cupti;
-static int wake = -1;             /* an eventfd: a signal's number wakes the thread */
-static int ending_signal; /* atomic, since the handler writes it */
+/* A futex: the handler writes a signal's number, which wakes the thread. No descriptor, since programs may close all. */
+static int ending_signal;
 static bool begun, ended, abandoned, counting;
+static bool is_set_up;
+static int (*count_devices)(int *); /* the driver's */
+static bool is_listening; /* atomic: the thread is there to take signals */
 static struct lock end_lock;
 static uint64_t from_ns, until_ns; /* the window on CUPTI's clock; records of work that began in it are kept */
 static pthread_t flusher;
@@ -158,12 +161,65 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
   free(buffer);
 }
 
+/* ---- what is recorded */
+
+static bool enable(uint32_t kind, const char *what) {
+  int status = cupti.cuptiActivityEnable(kind);
+  if (status == CUPTI_SUCCESS) return true;
+  const char *text = "unknown error";
+  cupti.cuptiGetResultString(status, &text);
+  char reason[512];
+  bool is_forbidden = status == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES ||
+                      status == CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED ||
+                      status == CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES;
+  snprintf(reason, sizeof reason, "CUPTI does not record %s: %s", what, text);
+  if (!is_forbidden) {
+    recording_lose(what, reason);
+    return false;
+  }
+  snprintf(reason, sizeof reason, "this process may not profile the GPU (%s): run as root, set the driver's option "
+           "NVreg_RestrictProfilingToAdminUsers=0, or start the container with --cap-add SYS_ADMIN", text);
+  recording_refuse("no-permission", reason);
+  return false;
+}
+
+static void enable_migration(uint32_t devices) {
+  const char *asked = getenv("TRACEMAP_CUDA_MIGRATION");
+  if (!cupti.cuptiActivityConfigureUnifiedMemoryCounter || (asked && !strcmp(asked, "0"))) return;
+  struct migration_config config[2 * MOST_DEVICES];
+  uint32_t count = 0;
+  for (uint32_t device = 0; device < devices && device < MOST_DEVICES; device++) {
+    config[count++] = (struct migration_config){SCOPE_SINGLE_DEVICE, MIGRATION_TO_DEVICE, device, 1};
+    config[count++] = (struct migration_config){SCOPE_SINGLE_DEVICE, MIGRATION_TO_HOST, device, 1};
+  }
+  if (!count) return;
+  int status = cupti.cuptiActivityConfigureUnifiedMemoryCounter(config, count);
+  const char *text = "unknown error";
+  if (status == CUPTI_SUCCESS) {
+    enable(ACTIVITY_UNIFIED_MEMORY_COUNTER, "migration");
+    return;
+  }
+  cupti.cuptiGetResultString(status, &text);
+  recording_lose("migration", text);
+}
+
+/* What needs a driver that is initialized: it is not yet when it loads this library. */
+static void set_up(void) {
+  int devices = 0;
+  if (is_set_up || counting || !count_devices || count_devices(&devices)) return;
+  is_set_up = true;
+  if (cupti.cuptiActivityEnableAndDump && cupti.cuptiActivityEnableAndDump(ACTIVITY_DEVICE) != CUPTI_SUCCESS)
+    enable(ACTIVITY_DEVICE, "devices");
+  enable_migration((uint32_t)devices);
+}
+
 /* ---- the end */
 
 static void finish(void) {
   lock_take(&end_lock);
   if (begun && !ended && !abandoned) {
     ended = true;
+    set_up(); /* of a program that ends at once */
     if (counting) counting_end();
     else cupti.cuptiActivityFlushAll(FLUSH_FORCED);
     add_moment();
@@ -179,12 +235,13 @@ static void on_exit_of_program(void) {
 
 static void *flush_repeatedly(void *unused) {
   (void)unused;
-  uint64_t moment_ns = monotonic_ns();
+  uint64_t begun_ns = monotonic_ns(), moment_ns = begun_ns;
+  bool is_awaiting = !counting; /* the end of the driver's initialization, after which the program's work begins */
   for (;;) {
-    struct pollfd waited = {.fd = wake, .events = POLLIN};
-    int ready = poll(&waited, 1, FLUSH_MS);
+    const struct timespec period = {0, (is_awaiting ? 1 : FLUSH_MS) * 1000000};
+    system_call(SYS_futex, (long)&ending_signal, FUTEX_WAIT_PRIVATE, 0, (long)&period, 0, 0);
     int number = __atomic_load_n(&ending_signal, __ATOMIC_ACQUIRE);
-    if (ready > 0 && number) {
+    if (number) {
       finish();
       struct sigaction plain = {.sa_handler = SIG_DFL};
       sigaction(number, &plain, NULL);
@@ -193,10 +250,13 @@ static void *flush_repeatedly(void *unused) {
     }
     lock_take(&end_lock);
     if (ended) {
+      __atomic_store_n(&is_listening, false, __ATOMIC_RELEASE);
       lock_release(&end_lock);
       return NULL;
     }
-    if (!counting) cupti.cuptiActivityFlushAll(0);
+    set_up();
+    if (!counting && !is_awaiting) cupti.cuptiActivityFlushAll(0);
+    is_awaiting = is_awaiting && !is_set_up && monotonic_ns() - begun_ns < SECOND_NS;
     if (monotonic_ns() - moment_ns >= SECOND_NS) {
       add_moment();
       moment_ns = monotonic_ns();
@@ -211,12 +271,13 @@ static const int ending_signals[] = {SIGTERM, SIGINT, SIGHUP};
 
 static void on_ending_signal(int number) {
   int error = errno;
-  uint64_t one = 1;
-  __atomic_store_n(&ending_signal, number, __ATOMIC_RELEASE);
-  ssize_t told = abandoned ? -1 : write(wake, &one, sizeof one);
-  if (told < 0) { /* the thread is not there, as in a forked child */
+  /* A child has no thread (after vfork it has the memory of its parent), nor has a program that already exits. */
+  if (!__atomic_load_n(&is_listening, __ATOMIC_ACQUIRE) || !process_is_own()) {
     signal(number, SIG_DFL);
     raise(number);
+  } else {
+    __atomic_store_n(&ending_signal, number, __ATOMIC_RELEASE);
+    system_call(SYS_futex, (long)&ending_signal, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
   }
   errno = error;
 }
@@ -232,22 +293,14 @@ static void take_signals(void) {
   }
 }
 
-static void before_fork(void) {
-  lock_take(&end_lock);
-  recording_lock();
-}
-
-static void after_fork_in_parent(void) {
-  recording_unlock();
-  lock_release(&end_lock);
-}
-
-/* CUDA does not work in a forked child, and the files are the parent's. */
+/* CUDA does not work in a forked child, and the files are the parent's. No lock is held during a fork: one of CUPTI's
+ * threads might wait for it with a lock of CUPTI's. So the child may inherit a lock from a thread that it lacks. */
 static void after_fork_in_child(void) {
   process_is_new();
   abandoned = true;
+  is_listening = false;
+  end_lock = (struct lock){0};
   recording_abandon();
-  after_fork_in_parent();
 }
 
 /* ---- the begin */
@@ -274,10 +327,11 @@ static bool open_cupti(const char *path, int *status) {
 static unsigned cuda_major_of(uint32_t version) { return version >= CUPTI_13_FIRST ? version / 10000 : 12; }
 
 /* The driver's CUDA version, such as 13000; 0 if unknown. The driver is loaded, since it has loaded us. */
-static int driver_version(void) {
+static int ask_driver(void) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (!driver) driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
   int (*ask)(int *) = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDriverGetVersion") : NULL;
+  count_devices = driver ? (int (*)(int *))(uintptr_t)dlsym(driver, "cuDeviceGetCount") : NULL;
   int version = 0;
   return ask && !ask(&version) ? version : 0;
 }
@@ -314,26 +368,6 @@ static bool find_cupti(int driver) {
   return false;
 }
 
-static bool enable(uint32_t kind, const char *what) {
-  int status = cupti.cuptiActivityEnable(kind);
-  if (status == CUPTI_SUCCESS) return true;
-  const char *text = "unknown error";
-  cupti.cuptiGetResultString(status, &text);
-  char reason[512];
-  bool is_forbidden = status == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES ||
-                      status == CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED ||
-                      status == CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES;
-  snprintf(reason, sizeof reason, "CUPTI does not record %s: %s", what, text);
-  if (!is_forbidden) {
-    recording_lose(what, reason);
-    return false;
-  }
-  snprintf(reason, sizeof reason, "this process may not profile the GPU (%s): run as root, set the driver's option "
-           "NVreg_RestrictProfilingToAdminUsers=0, or start the container with --cap-add SYS_ADMIN", text);
-  recording_refuse("no-permission", reason);
-  return false;
-}
-
 /* Single calls where CUPTI can (from 12.5 on), since each record costs time in the call; else all. */
 static void enable_calls(void) {
   bool are_single = cupti.cuptiActivityEnableDriverApi;
@@ -342,33 +376,23 @@ static void enable_calls(void) {
   if (!are_single) enable(ACTIVITY_DRIVER, "calls");
 }
 
-static void enable_migration(void) {
-  const char *asked = getenv("TRACEMAP_CUDA_MIGRATION");
-  if (!cupti.cuptiActivityConfigureUnifiedMemoryCounter || (asked && !strcmp(asked, "0"))) return;
-  struct migration_config config[] = {{SCOPE_SINGLE_DEVICE, MIGRATION_TO_DEVICE, 0, 1},
-                                      {SCOPE_SINGLE_DEVICE, MIGRATION_TO_HOST, 0, 1}};
-  int status = cupti.cuptiActivityConfigureUnifiedMemoryCounter(config, sizeof config / sizeof *config);
-  const char *text = "unknown error";
-  if (status == CUPTI_SUCCESS) {
-    enable(ACTIVITY_UNIFIED_MEMORY_COUNTER, "migration");
-    return;
-  }
-  cupti.cuptiGetResultString(status, &text);
-  recording_lose("migration", text);
-}
-
+/* Below 2^32, so that nanoseconds and bytes computed from it fit into 64 bits. */
 static uint64_t number_of(const char *variable, uint64_t otherwise) {
   const char *text = getenv(variable);
+  if (!text || !*text) return otherwise;
   char *end = NULL;
-  unsigned long long number = text && *text ? strtoull(text, &end, 10) : 0;
-  return end && !*end ? number : otherwise;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10);
+  if (!errno && !*end && *text != '-' && number <= UINT32_MAX) return number;
+  say("CUDA: %s=%s is not a whole number below 2^32 and was ignored", variable, text);
+  return otherwise;
 }
 
 static bool begin(const char *folder) {
   const char *keep = getenv("TRACEMAP_CUDA_KEEP");
   struct limits limits = {number_of("TRACEMAP_CUDA_MB", 1024) << 20, keep && !strcmp(keep, "newest")};
   if (!recording_begin(folder, limits)) return false;
-  int driver = driver_version();
+  int driver = ask_driver();
   if (!find_cupti(driver)) return false;
   uint64_t skipped_ns = number_of("TRACEMAP_CUDA_SKIP_MS", 0) * 1000000u, seconds = number_of("TRACEMAP_CUDA_SECONDS", 0);
   recording_add_line("\"kind\":\"cupti\",\"version\":%u,\"driver\":%d,\"skipped_ns\":%" PRIu64, cupti.version, driver, skipped_ns);
@@ -389,9 +413,8 @@ static bool begin(const char *folder) {
   enable(ACTIVITY_MEMCPY2, "copies between devices");
   enable(ACTIVITY_MEMSET, "fills");
   enable(ACTIVITY_OVERHEAD, "overhead");
-  enable(ACTIVITY_DEVICE, "devices");
+  if (!cupti.cuptiActivityEnableAndDump) enable(ACTIVITY_DEVICE, "devices");
   enable_calls();
-  enable_migration();
   add_moment();
   return true;
 }
@@ -399,9 +422,8 @@ static bool begin(const char *folder) {
 static bool start_flusher(void) {
   sigset_t all, before;
   sigfillset(&all);
-  wake = descriptor_aside(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake < 0) return false;
   pthread_sigmask(SIG_BLOCK, &all, &before);
+  is_listening = true;
   bool started = !pthread_create(&flusher, NULL, flush_repeatedly, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return started && !pthread_detach(flusher);
@@ -416,7 +438,7 @@ PUBLIC int InitializeInjection(void) {
   if (!begin(folder)) return 1;
   begun = true;
   atexit(on_exit_of_program);
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  pthread_atfork(NULL, NULL, after_fork_in_child);
   if (start_flusher()) take_signals();
   else recording_lose("flushes", "no thread can be started: records are written at exit only");
   return 1;

@@ -2,7 +2,8 @@
  *
  * An activity file has the structure of the hook's files (see ../layout.h): preamble, description of its fields, header
  * and records, all of the same size. Records are appended whole, so what was written stays readable if the program is
- * killed; readers ignore a last incomplete one. When a file has its share of the size limit, the next one begins.
+ * killed; readers ignore a last incomplete one. When a file has its share of the size limit, the next one begins; as
+ * JSON it has the number of records in all `earlier` ones.
  */
 #pragma once
 

@@ -15,11 +15,9 @@ static struct limits limits;
 static struct own_file process_file = {.descriptor = -1}, part_file = {.descriptor = -1};
 static unsigned part;       /* number of the next activity file */
 static uint64_t part_bytes; /* bytes of records in the present one */
+static uint64_t written;    /* records in all activity files so far, so that readers know if some are missing */
 static uint64_t left_out;   /* records beyond the limit, or that could not be written */
 static bool is_full;
-
-void recording_lock(void) { lock_take(&lock); }
-void recording_unlock(void) { lock_release(&lock); }
 
 static void part_path(char *path, size_t size, unsigned number) {
   snprintf(path, size, "%s/cuda-%s-%u.activity", folder, stamp, number);
@@ -30,10 +28,21 @@ static void part_path(char *path, size_t size, unsigned number) {
 static char line_data[16384];
 static struct text line = TEXT_IN(line_data);
 
+static bool fail(const char *why) {
+  if (!is_full) say("CUDA: activity is not recorded any more: %s", why);
+  is_full = true;
+  return false;
+}
+
+/* After a line that was written in part, as on a full disk, nothing more is written: readers ignore the last part of a
+ * line, and no record may have a name that is not there. */
 static void write_line(void) {
   text_add(&line, "}\n");
   line.data[line.used - 1] = '\n'; /* also if the line was truncated */
-  file_append(&process_file, line.data, line.used);
+  if (file_is_open(&process_file) && !file_append(&process_file, line.data, line.used)) {
+    fail(strerror(errno));
+    file_close(&process_file);
+  }
   line.used = 0;
 }
 
@@ -66,7 +75,8 @@ void recording_lose(const char *what, const char *why) { add_sentence("lost", "w
 
 bool recording_begin(const char *output, struct limits chosen) {
   char path[sizeof folder + 128];
-  snprintf(folder, sizeof folder, "%s", output);
+  /* The program may change its folder before the first record. */
+  if (!realpath(output, folder)) snprintf(folder, sizeof folder, "%s", output);
   snprintf(stamp, sizeof stamp, "%d-%" PRIx64, (int)getpid(), monotonic_ns());
   snprintf(path, sizeof path, "%s/cuda-%s.jsonl", folder, stamp);
   limits = chosen;
@@ -84,11 +94,13 @@ bool recording_begin(const char *output, struct limits chosen) {
 void recording_end(uint64_t cupti_ns, uint64_t ns) {
   lock_take(&lock);
   text_add(&line, "{\"kind\":\"end\",\"cupti_ns\":%" PRIu64 ",\"ns\":%" PRIu64 ",\"left_out\":%" PRIu64, cupti_ns, ns, left_out);
+  text_add(&line, ",\"records\":%" PRIu64, written);
   write_line();
   lock_release(&lock);
 }
 
 void recording_abandon(void) {
+  lock = (struct lock){0}; /* a thread that the child lacks may hold it */
   file_close(&process_file);
   file_close(&part_file);
   is_full = true;
@@ -164,18 +176,13 @@ void recording_add_device(const struct activity_device *device) {
 
 /* ---- activity files */
 
-static bool fail(const char *why) {
-  if (!is_full) say("CUDA: activity is not recorded any more: %s", why);
-  is_full = true;
-  return false;
-}
-
 static bool next_part(void) {
-  char path[sizeof folder + 160];
+  char path[sizeof folder + 160], about[64];
   struct activity_header header = {part, sizeof(struct activity_record)};
   struct preamble preamble = {
       .magic = ACTIVITY_MAGIC, .version = FORMAT_VERSION, .description_bytes = sizeof ACTIVITY_DESCRIPTION - 1,
-      .header_offset = HEADER_OFFSET, .about_offset = ABOUT_OFFSET, .about_bytes = 2, .data_offset = ACTIVITY_DATA_OFFSET};
+      .header_offset = HEADER_OFFSET, .about_offset = ABOUT_OFFSET, .data_offset = ACTIVITY_DATA_OFFSET};
+  preamble.about_bytes = (uint32_t)snprintf(about, sizeof about, "{\"earlier\":%" PRIu64 "}", written);
   file_close(&part_file);
   if (part >= PARTS && limits.keeps_newest) {
     part_path(path, sizeof path, part - PARTS);
@@ -189,7 +196,7 @@ static bool next_part(void) {
   /* The preamble is written last: without it, readers know that the program was killed during setup. */
   if (file_is_open(&part_file) && file_resize(&part_file, ACTIVITY_DATA_OFFSET) &&
       file_put(&part_file, ACTIVITY_DESCRIPTION, preamble.description_bytes, DESCRIPTION_OFFSET) &&
-      file_put(&part_file, &header, sizeof header, HEADER_OFFSET) && file_put(&part_file, "{}", 2, ABOUT_OFFSET) &&
+      file_put(&part_file, &header, sizeof header, HEADER_OFFSET) && file_put(&part_file, about, preamble.about_bytes, ABOUT_OFFSET) &&
       file_put(&part_file, &preamble, sizeof preamble, 0))
     return true;
   file_close(&part_file);
@@ -207,6 +214,7 @@ void recording_add(const struct activity_record *records, size_t count) {
       break;
     }
     part_bytes += size;
+    written += now;
     records += now;
     count -= now;
   }

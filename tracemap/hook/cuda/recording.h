@@ -37,5 +37,3 @@ void recording_end(uint64_t cupti_ns, uint64_t ns);
 
 /* In a forked child: nothing more is written, since the files are the parent's. */
 void recording_abandon(void);
-void recording_lock(void);
-void recording_unlock(void);

@@ -81,7 +81,8 @@ def in_submission_order(activity: Activity) -> npt.NDArray[Any]:
 
     work = activity.work
     calls = work["correlation"].astype(np.int64)
-    if len(calls) and int(calls.max()) - int(calls.min()) > _HALF:  # ids of 32 bits began again at 0
+    own = calls[work["kind"] != MIGRATION]
+    if len(own) and int(own.max()) - int(own.min()) > _HALF:  # ids of 32 bits began again at 0
         calls = np.where(calls < _HALF, calls + 2 * _HALF, calls)
     return work[np.lexsort((work["start_ns"], work["graph_node"], calls))]
 
@@ -251,6 +252,12 @@ def _diagnostics(
     if process.left_out:
         text = f"{plural(process.left_out, 'record')} left out, since the size limit was reached; record fewer calls"
         yield Diagnostic(RECORDS_LOST, text)
+    if not process.ended:
+        text = (
+            f"process {process.pid} did not end normally (killed, ended by _exit, or still running), so its last "
+            "work may be missing"
+        )
+        yield Diagnostic("program-killed", text)
     if process.begins_late and calls.stops is None:
         text = "the recording begins after the program's start, so the first invocation may be incomplete"
         yield Diagnostic(BEGINS_LATE, text)

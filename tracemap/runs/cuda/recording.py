@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.files import read_stored_file
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.runs.hook.process import FileKind, read_head, read_lines, read_records
+from tracemap.runs.hook.process import FileKind, read_head, read_lines, read_records, refused_as_damaged
 from tracemap.runs.model import Peaks, UnitPeak
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ACTIVITY_FILE: Final = FileKind(
         *("static_shared", "dynamic_shared"),
     ),
 )
-KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED, COUNT = range(1, 10)
+KERNEL, COPY, FILL, MIGRATION, CALL, OVERHEAD, MOMENT, DROPPED, COUNT = KINDS = range(1, 10)
 """Kinds of records, as in `enum recorded` of the library."""
 _PROCESS_NAME: Final = re.compile(r"cuda-([0-9]+-[0-9a-f]+)\.jsonl")
 _MOST_NS: Final = 1 << 62
@@ -112,7 +112,7 @@ class CudaProcess:
 
     `cupti`: the version that `cuptiGetVersion` tells. `driver`: the driver's CUDA version, such as 13000. `ended`: it
     wrote its last records. `skipped_ns`: time at the beginning whose work was left out. `left_out`: records beyond the
-    size limit. `losses`: what was not recorded, and why.
+    size limit. `losses`: what was not recorded, and why. `written`: records in all its files, also removed ones.
     """
 
     path: Path
@@ -124,6 +124,7 @@ class CudaProcess:
     refusal: Refusal | None = None
     ended: bool = False
     left_out: int = 0
+    written: Integer = UNKNOWN
     names: dict[int, str] = field(default_factory=dict)
     devices: dict[int, CudaDevice] = field(default_factory=dict)
     losses: list[tuple[str, str]] = field(default_factory=list)
@@ -188,6 +189,7 @@ def _add_fact(process: CudaProcess, line: dict[str, Any]) -> None:
             process.losses.append((str(line["what"]), str(line["why"])))
         case "end":
             process.ended, process.left_out = True, _whole(line["left_out"])
+            process.written = _whole(line["records"]) if "records" in line else UNKNOWN
         case "device":
             process.devices[_whole(line["id"])] = CudaDevice(
                 id=_whole(line["id"]),
@@ -254,19 +256,48 @@ def read_activity(process: CudaProcess) -> Activity:
     return Activity(
         work=_on_host_clock(work, moments),
         calls=_on_host_clock(calls, moments),
-        dropped=int(records["bytes"][records["kind"] == DROPPED].sum()),
+        dropped=sum(records["bytes"][records["kind"] == DROPPED].tolist()),
         unfinished=int(np.count_nonzero(is_work & ~has_times)),
         width_ns=int(moments["bytes"].max()) if len(moments) else UNKNOWN,
     )
 
 
 def _records(process: CudaProcess) -> npt.NDArray[Any]:
-    """All records of a process, as far as they were written."""
+    """All records of a process, as far as they were written.
+
+    Raises:
+        RunInvalid: records are missing, or a record has an unknown kind: a file is damaged.
+    """
     import numpy as np
 
-    heads = ((path, read_head(path, ACTIVITY_FILE)) for path in process.activity_files())
-    parts = [read_records(path, head) for path, head in heads if head is not None]
-    return np.concatenate(parts) if parts else np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
+    parts: list[npt.NDArray[Any]] = []
+    before: Integer = UNKNOWN
+    for path in process.activity_files():
+        if (head := read_head(path, ACTIVITY_FILE)) is None:
+            continue
+        with refused_as_damaged(path, "its number of earlier records"):
+            earlier = _whole(head.about["earlier"]) if "earlier" in head.about else UNKNOWN
+        if parts:
+            _check_number(process, before, earlier)
+        parts.append(read_records(path, head))
+        before = UNKNOWN if earlier is UNKNOWN else earlier + len(parts[-1])
+    _check_number(process, before if parts else 0, process.written)
+    if not parts:
+        return np.zeros(0, [(name, "<u8") for name in ACTIVITY_FILE.record_names])
+    records = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if unknown := sorted(set(np.unique(records["kind"]).tolist()) - set(KINDS)):
+        raise RunInvalid(f"{process.path}: a record has kind {unknown[0]}, which is unknown: a file is damaged")
+    return records
+
+
+def _check_number(process: CudaProcess, found: Integer, expected: Integer) -> None:
+    """Raise RunInvalid if records are missing, or there are too many."""
+    if found is UNKNOWN or expected is UNKNOWN or found == expected:
+        return
+    raise RunInvalid(
+        f"{process.path}: its files have {found:,} records of {expected:,}: one was cut off, damaged or not copied; "
+        "copy the whole folder again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
