@@ -70,10 +70,10 @@ def test_hostile_text_is_data() -> None:
         "",
         "module {\n}\n",
         '"a.b"() ({\n',
-        '}) : () -> ()\n',
+        "}) : () -> ()\n",
         '"a.b"(%0\n',
         '"a.b"() : () -> ()\n"a.b"() : () -> ()\n',
-        '^bb0:\n',
+        "^bb0:\n",
     ],
 )
 def test_other_text_is_rejected(text: str) -> None:

@@ -24,6 +24,7 @@ def test_what_is_parsed_prints_as_it_was() -> None:
     [
         ((), "builtin.module()", TEXT),
         ((0, 1), "builtin.module(func.func(a,b{x=1 y={2,3}}))", "builtin.module(func.func(c),d,any(e))"),
+        ((0, 2), "builtin.module(func.func(a,b{x=1 y={2,3}},c))", "builtin.module(d,any(e))"),
         ((1,), "builtin.module(func.func(a,b{x=1 y={2,3}},c),d)", "builtin.module(any(e))"),
     ],
 )

@@ -122,7 +122,9 @@ def split_after(pipeline: PassNode, path: PassPath) -> tuple[PassNode, PassNode]
     done, left = inside[:number], inside[number + 1 :]
     if rest:
         first, second = split_after(node, tuple(rest))
-        return PassNode(pipeline.text, (*done, first)), PassNode(pipeline.text, (second, *left))
+        return PassNode(pipeline.text, (*done, first)), PassNode(
+            pipeline.text, (*([second] if second.inside else ()), *left)
+        )
     return PassNode(pipeline.text, (*done, node)), PassNode(pipeline.text, left)
 
 
@@ -148,8 +150,11 @@ def last_with_loops(pipeline: PassNode, dumps: Path) -> PassPath:
     passes = list(_passes(pipeline, ()))
     found: list[PassPath] = []
     for folder in sorted({file.parent for file in dumps.rglob("*.mlir")}):
-        files = [(tuple(map(int, match[1].split("_"))), match[2], file) for file in folder.iterdir()
-                 if (match := _DUMP.fullmatch(file.name))]
+        files = [
+            (tuple(map(int, match[1].split("_"))), match[2], file)
+            for file in folder.iterdir()
+            if (match := _DUMP.fullmatch(file.name))
+        ]
         left = [path_and_name for path_and_name in passes if len(path_and_name[0]) == len(files[0][0])] if files else []
         for _, name, file in sorted(files):
             while left and left[0][1] != name:  # not run on this operation
