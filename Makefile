@@ -32,7 +32,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick thorough browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -67,13 +67,13 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## profile the JAX GPT-2 o
 	@cat $(DEMO)/table.txt
 	@echo "Annotated page: $(CURDIR)/$(DEMO)/page.html"
 
-test: $(READY) browser vulkan ## run the tests that every change must pass
+test: $(READY) browser vulkan mlir ## run the tests that every change must pass
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
 
 quick: $(READY) ## run the tests without a compiled model, in a minute
 	$(BIN)/python -m pytest -q -n 2 $$(grep -l 'pytest.mark.quick' tests/test_*.py tests/*/test_*.py)
 
-thorough: $(READY) browser vulkan ## run the other, longer tests
+thorough: $(READY) browser vulkan mlir ## run the other, longer tests
 	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "hypothesis and not long" --hypothesis-profile=thorough $(PYTEST_FLAGS) || [ $$? = 5 ] # 5: none is chosen
 
@@ -82,6 +82,9 @@ browser: # install Chromium for the tests of the page; without it they are skipp
 
 vulkan: # install Mesa's CPU driver for the tests of Vulkan if there is no device; without one they are skipped
 	@sh tests/lavapipe.sh
+
+mlir: # install MLIR's own tools for the tests of native code; without them they are skipped
+	@sh tests/native/setup.sh
 
 lint: $(READY) ## check style, types, spelling and wording
 	$(BIN)/ruff check .
@@ -137,6 +140,7 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.advice $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.memory --corpus $(CORPUS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.numerics --corpus $(CORPUS) $(ACCURACY_FLAGS)
+	$(BIN)/python -m tests.oracle.native $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS) $(ACCURACY_FLAGS)
 
 mutations: $(READY) ## damage each kind of input file MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"

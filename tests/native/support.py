@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,3 +61,9 @@ def needs_tools() -> None:
 def program(name: str) -> Path:
     """The file of a program."""
     return PROGRAMS / f"{name}.mlir"
+
+
+def run_all(*commands: Sequence[str | Path]) -> None:
+    """Run commands one after the other; all must succeed."""
+    for command in commands:
+        subprocess.run(command, check=True, capture_output=True)

@@ -8,6 +8,7 @@ other loops removed, compiled with the same tools and called by a loop of our ow
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 import re
 import statistics
@@ -19,13 +20,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from tests.documents import DOCS, write_part
-from tests.native.support import LLVM, LOOPS, NAMES, STRUCTURED, flags, pipeline, program
-from tests.support import check_cli, json_cli
+from tests.native.support import LLVM, LOOPS, NAMES, STRUCTURED, flags, pipeline, program, run_all
+from tests.support import Json, check_cli, json_cli
 from tracemap.map.build.native.tools import MlirTools
 
 # ---- programs
@@ -67,7 +68,9 @@ def generate(seed: int) -> Generated:
     listed = ", ".join(
         f"{name}: {_type(shape)}" for name, shape in sorted(arguments, key=lambda item: int(item[0][2:]))
     )
-    return Generated("\n".join(["// a program", f"func.func @main({listed}) {{", *body, "  return", "}", ""]), line_of)
+    return Generated(
+        "\n".join(["// a program", f"func.func @kernel({listed}) {{", *body, "  return", "}", ""]), line_of
+    )
 
 
 def _type(shape: Sequence[int]) -> str:
@@ -80,8 +83,9 @@ _MAPS: Final = {2: "affine_map<(i, j) -> (i, j)>", 1: "affine_map<(i, j) -> (i)>
 def _plain(kind: str, source: str, shape: Sequence[int], out: str, target: Sequence[int], index: int) -> list[str]:
     iterators = '["parallel", "reduction"]' if kind == "sum" else '["parallel", "parallel"]'
     result = "%r" if kind != "sum" else "%s"
+    maps = f"{_MAPS[len(shape)]}, {_MAPS[len(target)]}"
     return [
-        f"  linalg.generic {{indexing_maps = [{_MAPS[len(shape)]}, {_MAPS[len(target)]}], iterator_types = {iterators}}}",
+        f"  linalg.generic {{indexing_maps = [{maps}], iterator_types = {iterators}}}",
         f"    ins({source} : {_type(shape)}) outs({out} : {_type(target)}) {{",
         "  ^bb0(%x: f32, %o: f32):",
         f"    %r = arith.mulf %x, %c{index} : f32",
@@ -137,7 +141,7 @@ def numbers_in(text: str) -> list[set[float]]:
     known = {match[1]: _single(float(match[2])) for line in lines if (match := _CONSTANT.search(line))}
     return [
         {known[name] for line in loop for name in re.findall(r"%[\w$.-]+", lines[line]) if name in known}
-        for loop in map(lambda loop: range(loop.start, loop.stop), outer_loops(lines))
+        for loop in outer_loops(lines)
     ]
 
 
@@ -184,10 +188,10 @@ def memberships(seeds: int, folder: Path) -> tuple[int, int, int]:
     return right, pairs, loops
 
 
-def _found(shown: Mapping[str, object], count: int) -> list[set[int]]:
-    line_of = {op["id"]: op["line"] for op in shown["ops"]}  # type: ignore[index,attr-defined]
+def _found(shown: Json, count: int) -> list[set[int]]:
+    line_of = {op["id"]: op["line"] for op in shown["ops"]}
     found: list[set[int]] = [set() for _ in range(count)]
-    for site in shown["sites"]:  # type: ignore[attr-defined]
+    for site in shown["sites"]:
         if match := re.search(r"/loop(\d+)$", site["kernel"]):
             found[int(match[1])] |= {line_of[member["op"]] for member in site["members"]}
     return found
@@ -200,30 +204,24 @@ class Library:
     """A function of a library of our own making, with arguments of memory."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self._function = ctypes.CDLL(str(path))._mlir_ciface_main
-        head = next(line for line in text.splitlines() if "func.func @main(" in line)
+        self._function = ctypes.CDLL(str(path))["_mlir_ciface_kernel"]
+        head = next(line for line in text.splitlines() if "func.func @kernel(" in line)
         self._kept: list[object] = []
-        self._arguments = [self._argument(kind) for kind in re.findall(r"%arg\d+: (memref<[^>]*>)", head)]
+        self._arguments = [
+            self._argument([int(extent) for extent in shape.split("x")[:-1]], element)
+            for shape, element in re.findall(r"%arg\d+: memref<((?:\d+x)*)(\w+)>", head)
+        ]
 
-    def _argument(self, kind: str) -> object:
-        *sizes, element = kind.removeprefix("memref<").removesuffix(">").split("x")
-        if element == "":  # the `x` of index
-            *sizes, element = kind.removeprefix("memref<").removesuffix("xindex>").split("x"), "index"
-            sizes = list(sizes[0]) if isinstance(sizes[0], list) else sizes
-        extents = [int(size) for size in sizes]
-        count = 1
-        for extent in extents:
-            count *= extent
-        values = (ctypes.c_int64 * count)() if element == "index" else (ctypes.c_float * count)()
-        if element != "index":
-            for place in range(count):
-                values[place] = 0.001 * (place % 89)
-        strides = [1] * len(extents)
-        for place in range(len(extents) - 2, -1, -1):
-            strides[place] = strides[place + 1] * extents[place + 1]
-        words = [ctypes.addressof(values), ctypes.addressof(values), 0, *extents, *strides]
+    def _argument(self, extents: Sequence[int], element: str) -> object:
+        count = math.prod(extents)
+        if element == "index":
+            memory: ctypes.Array[Any] = (ctypes.c_int64 * count)()
+        else:
+            memory = (ctypes.c_float * count)(*(0.001 * (place % 89) for place in range(count)))
+        strides = [math.prod(extents[place + 1 :]) for place in range(len(extents))]
+        words = [ctypes.addressof(memory), ctypes.addressof(memory), 0, *extents, *strides]
         descriptor = (ctypes.c_int64 * len(words))(*words)
-        self._kept += [values, descriptor]
+        self._kept += [memory, descriptor]
         return ctypes.byref(descriptor)
 
     def seconds(self) -> float:
@@ -240,17 +238,12 @@ class Library:
 def compiled(tools: MlirTools, text: str, folder: Path, name: str) -> Library:
     """Compile a stage with the rest of the pipeline, without tracemap."""
     source, lowered, ir, library = (folder / f"{name}.{end}" for end in ("mlir", "llvm.mlir", "ll", "so"))
-    source.write_text(
-        text.replace("func.func @main(", "func.func @main(").replace(
-            ") {\n", ") attributes {llvm.emit_c_interface} {\n", 1
-        )
-        if "func.func private" not in text
-        else re.sub(r"(func\.func @main\(.*\)) \{", r"\1 attributes {llvm.emit_c_interface} {", text)
+    source.write_text(re.sub(r"(func\.func @kernel\(.*\)) \{", r"\1 attributes {llvm.emit_c_interface} {", text))
+    run_all(
+        [tools.opt, f"--pass-pipeline=builtin.module({LLVM})", source, "-o", lowered],
+        [tools.translate, "--mlir-to-llvmir", lowered, "-o", ir],
+        [tools.clang, "-O3", "-fPIC", "-shared", "-Wno-override-module", "-x", "ir", ir, "-o", library, "-lm"],
     )
-    run = lambda *command: subprocess.run(command, check=True, capture_output=True)  # noqa: E731
-    run(tools.opt, f"--pass-pipeline=builtin.module({LLVM})", source, "-o", lowered)
-    run(tools.translate, "--mlir-to-llvmir", lowered, "-o", ir)
-    run(tools.clang, "-O3", "-fPIC", "-shared", "-Wno-override-module", "-x", "ir", ir, "-o", library, "-lm")
     return Library(library, text)
 
 
@@ -324,12 +317,13 @@ def equal_loops(folder: Path, seconds: float) -> list[int]:
     """The times of equal loops that work on memory of their own."""
     names = [f"%{letter}{index}" for index in range(_EQUAL) for letter in "xwo"]
     arguments = ", ".join(f"{name}: memref<64x64xf32>" for name in names)
+    kind = "memref<64x64xf32>"
     body = [
-        f"  linalg.matmul ins(%x{index}, %w{index} : memref<64x64xf32>, memref<64x64xf32>) outs(%o{index} : memref<64x64xf32>)"
+        f"  linalg.matmul ins(%x{index}, %w{index} : {kind}, {kind}) outs(%o{index} : {kind})"
         for index in range(_EQUAL)
     ]
     model, bundle, run = folder / "equal.mlir", folder / "equal.tracemap", folder / "equal.parquet"
-    model.write_text("\n".join([f"func.func @main({arguments}) {{", *body, "  return", "}", ""]))
+    model.write_text("\n".join([f"func.func @kernel({arguments}) {{", *body, "  return", "}", ""]))
     check_cli("build", model, "--to", "native", "--pipeline", pipeline("plain"), "-o", bundle)
     check_cli("record", bundle, "--seconds", str(seconds), "-o", run)
     return list(loop_times(bundle, run).values())
@@ -357,7 +351,7 @@ def main(seeds: int, seconds: float, write_docs: bool) -> None:
         [
             "| what | right |",
             "|---|---|",
-            f"| ops in loops, {seeds} generated programs by {len(LOOPS)} pipelines, {loops} loops | {right} of {pairs} |",
+            f"| ops in {loops} loops: {seeds} generated programs by {len(LOOPS)} pipelines | {right} of {pairs} |",
             f"| a loop's part of the time within {_MOST_POINTS} points of the loop alone, {len(NAMES)} programs by 2 "
             f"pipelines | {within} of {len(measured)}; the worst {worst.points:.1f} points |",
             f"| {_EQUAL} equal loops: the slowest over the fastest | {spread:.1f} % more |",

@@ -35,6 +35,7 @@ from tracemap.runs.model import (
     COLUMNS,
     SAMPLES,
     UNKNOWN_NOISE,
+    UNKNOWN_PARTS,
     Clock,
     ElapsedParts,
     Invocation,
@@ -78,18 +79,16 @@ class NativeCode:
 class _Executed:
     """An execution: the command, begin and end of each call, the samples, and the noise.
 
-    `calls_ns`: shape (n, 2); of a program that was given, its own begin and end. `thread`: the only thread that counts,
-    UNKNOWN: all.
+    `calls_ns`: shape (n, 2); None for a program that was given, whose calls are not known. `function`: "" for that.
     """
 
     command: tuple[str, ...]
-    calls_ns: npt.NDArray[np.int64]
+    calls_ns: npt.NDArray[np.int64] | None
     warmup: int
     samples: HookSamples
     noise: Noise
     inputs: tuple[str, ...]
     function: str
-    is_program: bool
 
 
 def record_native(
@@ -147,9 +146,9 @@ def _check_options(options: RecordOptions) -> None:
 # ---- executions
 
 
-def _variables(code: NativeCode, folder: Path, hz: int) -> dict[str, str]:
+def _variables(code: NativeCode, folder: Path, hz: int, sampler: str) -> dict[str, str]:
     try:
-        variables = environment(folder, HookSettings(record_calls=False, sample_hz=hz, sampler="timer"))
+        variables = environment(folder, HookSettings(record_calls=False, sample_hz=hz, sampler=sampler))
     except HookUnavailable as error:
         raise ToolMissing(f"native code cannot be sampled: {error}") from error
     return {**variables, "TRACEMAP_HOOK_NATIVE": str(code.library.resolve())}
@@ -160,17 +159,11 @@ def _run_program(
 ) -> _Executed:
     """Run a program that loads the library, until it ends."""
     progress(f"running {program[0]}")
-    ending, noise, span_ns = _execute(code, list(program), options, folder)
+    # A signal must not interrupt its system calls, which it may not expect.
+    ending, noise = _execute(code, list(program), options, folder, "cpu-timer")
     if ending.failed:
         raise ProgramFailed(f"{program[0]} failed: {ending.explanation}")
-    import numpy as np
-
-    calls_ns = np.array([span_ns], dtype=np.int64)
-    samples = _samples(folder, ending, program[0])
-    return _Executed(tuple(program), calls_ns, 0, samples, noise, (), UNKNOWN_FUNCTION, is_program=True)
-
-
-UNKNOWN_FUNCTION: Final = ""
+    return _Executed(tuple(program), None, 0, _samples(folder, ending, program[0]), noise, (), "")
 
 
 def _run_function(code: NativeCode, options: RecordOptions, folder: Path, progress: Progress) -> _Executed:
@@ -198,19 +191,19 @@ def _run_function(code: NativeCode, options: RecordOptions, folder: Path, progre
     file.write_text(json.dumps(plan), encoding="utf-8")
     progress(f"calling {entry.name}" + (f", {calls} times" if calls else f" for {options.seconds:g} s"))
     command = [sys.executable, "-I", "-S", str(_CALLER), str(file)]
-    ending, noise, _ = _execute(code, command, options, folder)
+    ending, noise = _execute(code, command, options, folder, "timer")
     if ending.failed or not times.exists():
         raise ProgramFailed(f"{entry.name} cannot be called: {ending.explanation}")
     calls_ns = np.fromfile(times, dtype=np.int64).reshape(-1, 2)
     samples = _samples(folder, ending, entry.name)
     said = tuple(given.said for given in inputs)
-    return _Executed(tuple(command), calls_ns, warmup, samples, noise, said, entry.name, is_program=False)
+    return _Executed(tuple(command), calls_ns, warmup, samples, noise, said, entry.name)
 
 
 def _execute(
-    code: NativeCode, command: list[str], options: RecordOptions, folder: Path
-) -> tuple[Ending, Noise, tuple[int, int]]:
-    """Run a command with the hook; returns how it ended, the noise, and when it began and was last seen."""
+    code: NativeCode, command: list[str], options: RecordOptions, folder: Path, sampler: str
+) -> tuple[Ending, Noise]:
+    """Run a command with the hook; returns how it ended, and the noise."""
     hz = options.sample_hz if isinstance(options.sample_hz, int) and options.sample_hz else _HZ
     recording = folder / "samples"
     recording.mkdir()
@@ -221,11 +214,10 @@ def _execute(
         return True
 
     niceness = niceness_to_run_at(options.nice)
-    ending = run_program(command, _variables(code, recording, hz), watch, WATCH_S, niceness)
+    ending = run_program(command, _variables(code, recording, hz, sampler), watch, WATCH_S, niceness)
     if not snapshots:
-        return ending, UNKNOWN_NOISE, (0, 0)
-    begin, end = snapshots[0].time_ns, snapshots[-1].time_ns
-    return ending, observed_noise(snapshots, begin, end), (begin, end)
+        return ending, UNKNOWN_NOISE
+    return ending, observed_noise(snapshots, snapshots[0].time_ns, snapshots[-1].time_ns)
 
 
 def _samples(folder: Path, ending: Ending, name: str) -> HookSamples:
@@ -326,14 +318,11 @@ def _located(code: NativeCode, executed: _Executed) -> _Located:
     import numpy as np
 
     located = executed.samples.located
+    if executed.calls_ns is None:
+        invocation = np.zeros(len(located), dtype=np.int64)
+    else:
+        located, invocation = _measured(located, executed.calls_ns, executed)
     times = located["time_ns"].astype(np.int64)
-    calls = executed.calls_ns
-    invocation = np.searchsorted(calls[:, 0], times, side="right") - 1
-    inside = (invocation >= executed.warmup) & (times <= calls[np.maximum(invocation, 0), 1])
-    if not executed.is_program:  # only the thread that calls the function
-        callers = [thread.tid for thread in executed.samples.threads[:1]]
-        inside &= np.isin(located["tid"], callers)
-    located, times, invocation = located[inside], times[inside], invocation[inside]
     in_library = located["executable"] != OUTSIDE
     address = np.where(in_library, located["address"].astype(np.int64), -1)
     table = lines_of_file(read_image(code.library), code.file, str(code.library))
@@ -345,6 +334,19 @@ def _located(code: NativeCode, executed: _Executed) -> _Located:
         number_of_line[own] = number_of[kernel]
     kernel_numbers = number_of_line[np.minimum(line, len(number_of_line) - 1)]
     return _Located(times, kernel_numbers, line, address, invocation, kernels)
+
+
+def _measured(
+    located: npt.NDArray[Any], calls_ns: npt.NDArray[np.int64], executed: _Executed
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The samples of measured calls, in the thread that makes them, and the index of the call of each."""
+    import numpy as np
+
+    times = located["time_ns"].astype(np.int64)
+    invocation = np.searchsorted(calls_ns[:, 0], times, side="right") - 1
+    inside = (invocation >= executed.warmup) & (times <= calls_ns[np.maximum(invocation, 0), 1])
+    inside &= np.isin(located["tid"], [thread.tid for thread in executed.samples.threads[:1]])
+    return located[inside], invocation[inside]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +362,10 @@ CREATE OR REPLACE TABLE native_rows AS
 WITH counted AS (SELECT number, count(*) AS n FROM native_samples WHERE number >= 0 GROUP BY number),
 summed AS (SELECT number, n, sum(n) OVER (ORDER BY number) AS upto FROM counted),
 durations AS (
-    SELECT invocation, number, elapsed_ns * upto // {total} - elapsed_ns * (upto - n) // {total} AS duration_ns
+    SELECT invocation, number, elapsed_ns * upto // {total} - elapsed_ns * (upto - n) // {total} AS cpu_ns
     FROM native_calls, summed),
 rows AS (
-    SELECT 0 AS part, 'dispatch' AS kind, name AS kernel, invocation, duration_ns, duration_ns AS cpu_ns,
+    SELECT 0 AS part, 'dispatch' AS kind, name AS kernel, invocation, {wall} AS duration_ns, cpu_ns,
         NULL AS start_ns, NULL AS step, NULL AS address, NULL AS {samples}
     FROM durations JOIN native_kernels USING (number)
     UNION ALL
@@ -387,8 +389,11 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
             f"{name}: none of {plural(len(located.times_ns), 'sample')} lies in code of the bundle; run it longer, or "
             "run a program that loads this library"
         )
-    measured = executed.calls_ns[executed.warmup :]
-    calls = [(index, int(end - begin)) for index, (begin, end) in enumerate(measured, executed.warmup)]
+    if executed.calls_ns is None:
+        calls = [(0, sum(thread.header["cpu_ns"] for thread in executed.samples.threads))]
+    else:
+        measured = executed.calls_ns[executed.warmup :]
+        calls = [(index, int(end - begin)) for index, (begin, end) in enumerate(measured, executed.warmup)]
     fill_table(connection, "native_calls", {"invocation": "BIGINT", "elapsed_ns": "HUGEINT"}, calls)
     kernels = list(enumerate(located.kernels))
     fill_table(connection, "native_kernels", {"number": "BIGINT", "name": "VARCHAR"}, kernels)
@@ -407,9 +412,10 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
         f"CAST({name if name in known else 'false' if name == 'warmup' else 'NULL'} AS {kind}) AS {name}"
         for name, kind in COLUMNS.items()
     )
-    connection.execute(_ROWS.format(total=len(located.times_ns), samples=SAMPLES, cells=cells))
+    wall = "NULL" if executed.calls_ns is None else "cpu_ns"
+    connection.execute(_ROWS.format(total=len(located.times_ns), samples=SAMPLES, cells=cells, wall=wall))
     ((count, duration),) = connection.execute(
-        "SELECT count(*), coalesce(sum(duration_ns), 0) FROM native_rows WHERE kind = 'dispatch'"
+        "SELECT count(*), coalesce(sum(cpu_ns), 0) FROM native_rows WHERE kind = 'dispatch'"
     ).fetchall()
     return _Events(int(count), int(duration))
 
@@ -418,14 +424,16 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
 
 
 def _header(code: NativeCode, executed: _Executed, located: _Located, events: _Events) -> RunHeader:
-    measured = executed.calls_ns[executed.warmup :]
-    times = measured[:, 1] - measured[:, 0]
-    elapsed_ns = int(times.sum())
-    median = Median(1, UNKNOWN, UNKNOWN, UNKNOWN) if executed.is_program else median_of(times)
-    parts = ElapsedParts(events.kernels_ns, 0, 0, 0, 0, elapsed_ns - events.kernels_ns, UNKNOWN)
+    if executed.calls_ns is None:
+        elapsed_ns: Integer = UNKNOWN
+        iterations: Integer = UNKNOWN
+        median, parts = Median(1, UNKNOWN, UNKNOWN, UNKNOWN), UNKNOWN_PARTS
+    else:
+        times = (executed.calls_ns[:, 1] - executed.calls_ns[:, 0])[executed.warmup :]
+        elapsed_ns, iterations, median = int(times.sum()), len(times), median_of(times)
+        parts = ElapsedParts(events.kernels_ns, 0, 0, 0, 0, elapsed_ns - events.kernels_ns, UNKNOWN)
     noisy = noise_diagnostic(executed.noise)
     notes = [*_notes(executed, located), *([] if noisy is None else [noisy]), *executed.samples.diagnostics]
-    iterations: Integer = UNKNOWN if executed.is_program else len(times)
     return RunHeader(
         module_sha256=code.sha256,
         bundle=code.bundle,

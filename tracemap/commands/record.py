@@ -383,7 +383,10 @@ def _tell(recorded: RecordedRun) -> None:
     header = recorded.header
     iterations = plural(header.iterations, "iteration") if isinstance(header.iterations, int) else "iterations unknown"
     elapsed, events = format_ns(header.elapsed_ns), plural(recorded.events, "event")
-    print_message(f"{header.function}: {iterations} in {elapsed}, {events}")
+    if header.function is UNKNOWN:  # a program that was given
+        print_message(f"{' '.join(header.command)}: {events}")
+    else:
+        print_message(f"{header.function}: {iterations} in {elapsed}, {events}")
     profile = "" if recorded.profile is None else f"IREE's profile is kept: {recorded.profile}"
     for line in filter(None, (recorded.enough, device_comparison_text(header.devices), profile)):
         print_message(line)

@@ -629,7 +629,7 @@ def attribution_request(
         opened,
         options.rule,
         options.allow_mismatch,
-        images,
+        tuple if bundle.is_native else images,  # a function's code is that of several kernels, by its lines
         keep_outliers=options.keep_outliers,
         memory_mb=options.memory,
         series=details.series,
@@ -637,7 +637,7 @@ def attribution_request(
         peaks=details.peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=partial(constants_by_site, bundle, opened),
+        numbers=dict if bundle.is_native else partial(constants_by_site, bundle, opened),
     )
 
 

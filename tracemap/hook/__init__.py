@@ -42,7 +42,8 @@ class HookSettings:
     drops the calls that come after the limit; `newest` overwrites the oldest ones.
 
     `sample_hz`: samples of the program counter per second of a thread's CPU time (0: none), in threads that call
-    workgroups. `sampler`: `perf`, `timer` (a signal), or `auto`, the first of these that the system allows. With
+    workgroups. `sampler`: `perf`, `timer` (a signal), `cpu-timer` (the same, only while the
+    thread runs, at most a few hundred times per second), or `auto`, the first of these that the system allows. With
     `record_calls` false, only samples are recorded, which costs almost nothing per call. `skip_ms`, `calls` and
     `every` do not affect samples; a timer takes no samples in kernels that `filter` excludes.
     """

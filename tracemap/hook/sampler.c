@@ -73,7 +73,7 @@ static uint64_t known_cost; /* of a sample, measured by the process's first thre
 
 /* False, with errno, if there is no source; nothing runs yet. The caller holds the lock. */
 static bool open_source(struct source *source) {
-  if (settings.sampler != SAMPLE_BY_TIMER && by_perf.open(source)) source->means = &by_perf;
+  if (settings.sampler < SAMPLE_BY_TIMER && by_perf.open(source)) source->means = &by_perf;
   else if (settings.sampler != SAMPLE_BY_PERF && by_timer.open(source)) source->means = &by_timer;
   return source->means;
 }

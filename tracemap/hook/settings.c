@@ -77,7 +77,8 @@ static enum sampler_choice read_sampler(void) {
   copy(word, sizeof word, "TRACEMAP_HOOK_SAMPLER");
   if (!strcmp(word, "perf")) return SAMPLE_BY_PERF;
   if (!strcmp(word, "timer")) return SAMPLE_BY_TIMER;
-  if (*word && strcmp(word, "auto")) say("TRACEMAP_HOOK_SAMPLER=%s was ignored: it is auto, perf or timer", word);
+  if (!strcmp(word, "cpu-timer")) return SAMPLE_BY_CPU_TIMER;
+  if (*word && strcmp(word, "auto")) say("TRACEMAP_HOOK_SAMPLER=%s was ignored: it is auto, perf, timer or cpu-timer", word);
   return SAMPLE_BY_EITHER;
 }
 

@@ -20,7 +20,8 @@ struct event_setting {
   bool exclude_kernel;
 };
 
-enum sampler_choice { SAMPLE_BY_EITHER, SAMPLE_BY_PERF, SAMPLE_BY_TIMER };
+/* A timer of CPU time has the kernel's tick rate, but never interrupts a thread that waits in a system call. */
+enum sampler_choice { SAMPLE_BY_EITHER, SAMPLE_BY_PERF, SAMPLE_BY_TIMER, SAMPLE_BY_CPU_TIMER };
 
 /* The report of IREE's own hook, requested by that hook's variables: only statistics of calls are kept, and printed
  * when a thread or the program ends. */

@@ -121,12 +121,16 @@ static int installed_signal(void) {
   return number;
 }
 
+static clockid_t timer_clock(void) {
+  return settings.sampler == SAMPLE_BY_CPU_TIMER ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+}
+
 static bool open_timer(struct source *source) {
   struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID,
                            .sigev_signo = installed_signal(),
                            .sigev_value.sival_ptr = (void *)(uintptr_t)&token,
                            .sigev_notify_thread_id = (pid_t)syscall(SYS_gettid)};
-  if (timer_create(CLOCK_MONOTONIC, &event, &source->timer.timer)) return false;
+  if (timer_create(timer_clock(), &event, &source->timer.timer)) return false;
   source->method = "timer";
   source->period = SECOND_NS / settings.sample_hz;
   source->exclude_kernel = false;
@@ -151,7 +155,7 @@ static void forget_timer(struct source *source) {
 /* ---- sampling */
 
 static void start(struct source *source, uint64_t period) {
-  source->timer.first_ns = monotonic_ns() + period;
+  source->timer.first_ns = clock_ns(timer_clock()) + period;
   set_timer(source, source->timer.first_ns, period);
 }
 
@@ -159,7 +163,7 @@ static void stop(struct source *source) { set_timer(source, 0, 0); }
 
 void timer_wake(struct source *source) {
   if (!source->timer.asleep) return;
-  uint64_t now = monotonic_ns(), first = source->timer.first_ns, period = source->period;
+  uint64_t now = clock_ns(timer_clock()), first = source->timer.first_ns, period = source->period;
   source->timer.asleep = false;
   source->timer.idle = 0;
   set_timer(source, now < first ? first : first + ((now - first) / period + 1) * period, period);

@@ -1,5 +1,5 @@
 // A small network: convolution, bias and ReLU, pooling, and a product.
-func.func @main(%image: memref<1x34x34x3xf32>, %filter: memref<3x3x3x16xf32>, %features: memref<1x32x32x16xf32>,
+func.func @kernel(%image: memref<1x34x34x3xf32>, %filter: memref<3x3x3x16xf32>, %features: memref<1x32x32x16xf32>,
                 %pooled: memref<1x16x16x16xf32>, %weights: memref<16x10xf32>, %scores: memref<256x10xf32>) {
   %zero = arith.constant 0.0 : f32
   %bias = arith.constant 0.1259765625 : f32

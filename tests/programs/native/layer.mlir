@@ -1,5 +1,5 @@
 // A layer: matrix product, bias, ReLU; then a second product. Extents and constants name the ops.
-func.func @main(%x: memref<96x112xf32>, %w: memref<112x120xf32>, %bias: memref<120xf32>, %v: memref<120x40xf32>,
+func.func @kernel(%x: memref<96x112xf32>, %w: memref<112x120xf32>, %bias: memref<120xf32>, %v: memref<120x40xf32>,
                 %hidden: memref<96x120xf32>, %out: memref<96x40xf32>) {
   %zero = arith.constant 0.0 : f32
   %scale = arith.constant 0.5009765625 : f32

@@ -1,7 +1,7 @@
 // Softmax over rows, op by op.
 #row = affine_map<(i, j) -> (i)>
 #all = affine_map<(i, j) -> (i, j)>
-func.func @main(%x: memref<128x200xf32>, %largest: memref<128xf32>, %sums: memref<128xf32>, %out: memref<128x200xf32>) {
+func.func @kernel(%x: memref<128x200xf32>, %largest: memref<128xf32>, %sums: memref<128xf32>, %out: memref<128x200xf32>) {
   %zero = arith.constant 0.0 : f32
   %least = arith.constant -3.0e+38 : f32
   linalg.fill ins(%least : f32) outs(%largest : memref<128xf32>)

@@ -1,5 +1,5 @@
 // A product with a sparse matrix in rows (CSR), a scaled sum, and a scalar product.
-func.func @main(%starts: memref<513xindex>, %columns: memref<8192xindex>, %values: memref<8192xf32>, %x: memref<512xf32>,
+func.func @kernel(%starts: memref<513xindex>, %columns: memref<8192xindex>, %values: memref<8192xf32>, %x: memref<512xf32>,
                 %y: memref<512xf32>, %z: memref<512xf32>, %dot: memref<f32>) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index

@@ -17,7 +17,7 @@ func.func private @sweep(%from: memref<130x130xf32>, %to: memref<130x130xf32>) {
   return
 }
 
-func.func @main(%a: memref<130x130xf32>, %b: memref<130x130xf32>, %norm: memref<f32>) {
+func.func @kernel(%a: memref<130x130xf32>, %b: memref<130x130xf32>, %norm: memref<f32>) {
   call @sweep(%a, %b) : (memref<130x130xf32>, memref<130x130xf32>) -> ()
   call @sweep(%b, %a) : (memref<130x130xf32>, memref<130x130xf32>) -> ()
   %zero = arith.constant 0.0 : f32

@@ -25,7 +25,7 @@ from tracemap.core.units import UNKNOWN, Integer, join_names
 from tracemap.ir.generic_text import GenericModule, read_generic, source_model, stage_tree
 from tracemap.ir.model_reader import blank_locations
 from tracemap.ir.parsing import BYTECODE_MAGIC
-from tracemap.ir.source_model import SourceModel
+from tracemap.ir.source_model import TEXT_FILE, SourceModel
 from tracemap.machine.native_lines import files_with_lines
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.lowering_stages import StageReader
@@ -45,8 +45,6 @@ from tracemap.map.build.tagging import LocationsOfModel, Provenance, Tags, colle
 from tracemap.map.bundle import Bundle, BundleFiles, check_target, store
 from tracemap.map.model import NATIVE_MODULE_NAME, ModuleInfo, TraceGraph
 
-_MODEL_FILE: Final = "model-as-written.mlir"
-"""The model's name while mlir-opt reads it; in locations it stands for positions that the parser made up."""
 _DEFAULT_FLAGS: Final = ("-O3",)
 _SCOPES: Final = "ensure-debug-info-scope-on-llvm-func"
 _C_INTERFACE: Final = "llvm.emit_c_interface"
@@ -76,7 +74,7 @@ def _read(tools: MlirTools, data: bytes, name: str, folder: Path) -> _Text:
     Raises:
         ModelInvalid: mlir-opt rejects it, or it is text in another encoding than UTF-8.
     """
-    file = folder / _MODEL_FILE
+    file = folder / "read.mlir"
     file.write_bytes(data)
     if data.startswith(BYTECODE_MAGIC):
         text = tools.pretty(file, name)
@@ -96,8 +94,8 @@ def _read(tools: MlirTools, data: bytes, name: str, folder: Path) -> _Text:
 
 
 def _generic(tools: MlirTools, file: Path, name: str, pipeline: PassNode | None = None) -> GenericModule:
-    """A file's module in generic form; in locations, the file has its name without the folder."""
-    text = tools.generic(file, name, pipeline=pipeline).replace(f'"{file}"', f'"{file.name}"')
+    """A file's module in generic form; locations that mlir-opt makes up are in `TEXT_FILE`."""
+    text = tools.generic(file, name, pipeline=pipeline).replace(f'"{file}"', f'"{TEXT_FILE}"')
     try:
         return read_generic(text)
     except ModelInvalid as error:
@@ -116,7 +114,7 @@ class _NativeBuild:
         self.folder = folder
         self.written = _read(tools, request.model, request.file_name, folder)
         self.model: SourceModel = source_model(
-            self.written.module, self.written.positions, self.written.text, _MODEL_FILE
+            self.written.module, self.written.positions, self.written.text, TEXT_FILE
         )
         self.facts = ModelFacts(self.model)
         self.tags = Tags(unused_prefix(request.model), self.facts.call_ops)
@@ -227,7 +225,8 @@ def _lower(build: _NativeBuild, pipeline: PassNode) -> tuple[_LoopStage, Path]:
     reader = StageReader(build.tags, build.facts)
     stage = reader.stage(str(before), root, places.text)
     program = NativeProgram(build.facts, build.tags, module, root, stage, file)
-    printed.write_text(located.with_attribute_on_public_functions(_C_INTERFACE), encoding="utf-8")
+    public = located.with_attribute_on_public_functions(_C_INTERFACE)
+    printed.write_text(public.replace(f'loc("{TEXT_FILE}":', f'loc("{file}":'), encoding="utf-8")
     lowered = folder / "lowered.mlir"
     finished = PassNode(after.text, (*(after.inside or ()), PassNode(_SCOPES)))
     lowered.write_text(tools.generic(printed, name, pipeline=finished), encoding="utf-8")

@@ -1,0 +1,298 @@
+"""Bundles of native code: which op runs in which loop, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.native.support import LLVM, NAMES, PROGRAMS, flags, needs_tools, pipeline, program, run_all
+from tests.oracle.native import generate, memberships, numbers_in
+from tests.support import check_cli, json_cli, made_once, run_cli
+from tracemap.map.build.native.tools import MlirTools
+from tracemap.map.bundle import load
+
+Native = Callable[[str, str], Path]
+
+# The lines of the ops in each outermost loop, read off mlir-opt's text by a person.
+LOOPS = {
+    ("layer", "vector"): [{6}, {7}, {8}, {17}, {18}],
+    ("layer", "affine"): [{6, 7, 8, 18}],
+    ("convolution", "vector"): [{7}, {8}, {10}, {18}, {20}, {24}, {25}],
+    ("softmax", "vector"): [{7}, {8}, {14}, {21}, {22}, {28}],
+    ("stencil", "vector"): [{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {24, 25, 26, 27, 28}],
+    ("sparse", "plain"): [{*range(10, 19), 21}, set(range(23, 29)), set(range(30, 35))],
+}
+
+
+def loops_of(bundle: Path) -> list[set[int]]:
+    """The lines of the ops in each outermost loop."""
+    shown = json_cli("show", bundle)
+    line_of = {op["id"]: op["line"] for op in shown["ops"]}
+    found: dict[int, set[int]] = {}
+    for site in shown["sites"]:
+        if match := re.search(r"/loop(\d+)$", site["kernel"]):
+            found.setdefault(int(match[1]), set()).update(line_of[member["op"]] for member in site["members"])
+    return [found[number] for number in sorted(found)]
+
+
+def test_ops_of_generated_programs_are_in_their_loops(tmp_path: Path) -> None:
+    needs_tools()
+    right, pairs, loops = memberships(2, tmp_path)
+    assert right == pairs > 20
+    assert loops > 10
+
+
+def test_the_truth_sees_a_number_only_where_it_is_used() -> None:
+    made = generate(3)
+    assert len(set(made.line_of)) == len(made.line_of) >= 4
+    text = (
+        "module {\n  func.func @f() {\n    %cst = arith.constant 0.500976563 : f32\n    scf.for %i = %a to %b {\n"
+        "      use %cst\n    }\n    scf.for %i = %a to %b {\n      use %cst_0\n    }\n  }\n}\n"
+    )
+    assert numbers_in(text) == [{0.5009765625}, set()]
+
+
+@pytest.mark.parametrize(("name", "lowering"), list(LOOPS), ids=lambda value: value)
+def test_ops_of_the_programs_are_in_their_loops(native: Native, name: str, lowering: str) -> None:
+    found = loops_of(native(name, lowering))
+    assert [own & expected for own, expected in zip(found, LOOPS[name, lowering], strict=True)] == LOOPS[name, lowering]
+    if name != "stencil" and lowering != "affine":
+        assert found == LOOPS[name, lowering]
+
+
+def test_called_functions_have_a_site_for_each_call(native: Native) -> None:
+    shown = json_cli("show", native("stencil", "affine"))
+    calls = {op["id"]: op["line"] for op in shown["ops"] if op["name"] == "func.call"}
+    paths = [site["path"] for site in shown["sites"] if site["kernel"] == "sweep/loop0"]
+    assert [[calls[op] for op in path] for path in paths] == [[21], [22]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_op_has_an_outcome(native: Native, name: str) -> None:
+    graph = load(native(name, "affine")).graph
+    assert not [op.id for op in graph.ops if op.outcome == "unknown"]
+    assert graph.module.is_native
+    assert graph.module.iree_compiler.startswith("MLIR ")
+
+
+def test_debug_lines_are_lines_of_the_kept_text(native: Native) -> None:
+    bundle = native("layer", "vector")
+    tools = MlirTools.installed()
+    text = (bundle / "kernels" / "layer.loops.mlir").read_text()
+    dump = subprocess.run(
+        [tools.opt.resolve().with_name("llvm-dwarfdump"), "--debug-line", bundle / "module.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "layer.loops.mlir" in dump
+    lines = {int(line) for line in re.findall(r"^0x[0-9a-f]+ +(\d+) ", dump, re.MULTILINE)} - {0}
+    operations = text.splitlines()
+    assert any("vector.fma" in operations[line - 1] or "arith.mulf" in operations[line - 1] for line in lines)
+
+
+def test_the_same_input_gives_the_same_bytes(native: Native, tmp_path: Path) -> None:
+    again = tmp_path / "again.tracemap"
+    check_cli("build", program("layer"), *flags("vector"), "-o", again)
+    for file in ("map.json", "module.so", "kernels/layer.loops.mlir"):
+        assert (again / file).read_bytes() == (native("layer", "vector") / file).read_bytes()
+
+
+def test_text_is_the_machine_code_of_the_plain_tools(native: Native, tmp_path: Path) -> None:
+    """What tracemap adds changes no instruction."""
+    tools = MlirTools.installed()
+    lowered, ir, library = tmp_path / "lowered.mlir", tmp_path / "lowered.ll", tmp_path / "plain.so"
+    interface = "func.func(llvm-request-c-wrappers)"
+    passes = pipeline("vector").replace(LLVM, f"{interface},{LLVM}")
+    run_all(
+        [tools.opt, program("layer"), f"--pass-pipeline={passes}", "-o", lowered],
+        [tools.translate, "--mlir-to-llvmir", lowered, "-o", ir],
+        [tools.clang, "-O3", "-fPIC", "-shared", "-Wno-override-module", "-x", "ir", ir, "-o", library],
+    )
+    assert instructions(tools, library) == instructions(tools, native("layer", "vector") / "module.so")
+
+
+def instructions(tools: MlirTools, library: Path) -> list[str]:
+    """The instructions of a library's functions that MLIR made, without addresses."""
+    dumper = tools.opt.resolve().with_name("llvm-objdump")
+    command: list[str | Path] = [
+        dumper,
+        "-d",
+        "--no-show-raw-insn",
+        "--no-leading-addr",
+        "--disassemble-symbols=kernel",
+        library,
+    ]
+    return re.sub(r"0x[0-9a-f]+|<[^>]*>", "", subprocess.check_output(command, text=True)).splitlines()[3:]
+
+
+WITHOUT_IREE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "iree":
+            raise ModuleNotFoundError(f"{name} is not installed here")
+sys.meta_path.insert(0, Refuse())
+sys.argv = ["tracemap", *sys.argv[1:]]
+from tracemap.commands.main import main
+main()
+"""
+
+
+def test_nothing_of_iree_is_imported(tmp_path: Path) -> None:
+    needs_tools()
+    bundle, run, page = (str(tmp_path / name) for name in ("b.tracemap", "run.parquet", "page.html"))
+    for words in (
+        ["build", str(program("sparse")), *flags("plain"), "-o", bundle],
+        ["record", bundle, "--seconds", "0.3", "-o", run],
+        ["attribute", run, "--map", bundle],
+        ["report", bundle, run, "-o", page],
+        ["show", bundle, "op5"],
+        ["export", run, "--map", bundle, "--to", "callgrind", "-o", str(tmp_path / "callgrind.out")],
+    ):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_IREE, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+# ---- code that was compiled elsewhere
+
+
+@pytest.fixture(scope="session")
+def libraries(made: Path) -> Path:
+    """A folder with `lines.so`, whose debug lines are the model's, and `snapshot.so` with those of `loops.mlir`."""
+    needs_tools()
+    folder = made / "native-libraries"
+    with made_once(folder) as missing:
+        if missing:
+            make_libraries(folder)
+    return folder
+
+
+def make_libraries(folder: Path) -> None:
+    """Compile the libraries without tracemap."""
+    folder.mkdir()
+    tools = MlirTools.installed()
+    end = f"{LLVM},ensure-debug-info-scope-on-llvm-func"
+    loops = "func.func(llvm-request-c-wrappers,convert-linalg-to-affine-loops,affine-loop-fusion),lower-affine"
+    for name, model, passes in (
+        ("lines", "sparse", f"func.func(llvm-request-c-wrappers),{end}"),
+        ("snapshot", "layer", f"{loops},snapshot-op-locations{{filename={folder / 'loops.mlir'}}},{end}"),
+    ):
+        lowered, ir = folder / f"{name}.mlir", folder / f"{name}.ll"
+        run_all(
+            [
+                tools.opt,
+                program(model),
+                "--mlir-print-debuginfo",
+                f"--pass-pipeline=builtin.module({passes})",
+                "-o",
+                lowered,
+            ],
+            [tools.translate, "--mlir-to-llvmir", lowered, "-o", ir],
+            [
+                tools.clang,
+                "-O2",
+                "-fPIC",
+                "-shared",
+                "-Wno-override-module",
+                "-x",
+                "ir",
+                ir,
+                "-o",
+                folder / f"{name}.so",
+                "-lm",
+            ],
+        )
+
+
+def test_a_library_with_the_lines_of_the_model(libraries: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tracemap"
+    check_cli("build", program("sparse"), "--from-native", libraries / "lines.so", "-o", bundle)
+    assert loops_of(bundle) == LOOPS["sparse", "plain"]
+    assert (bundle / "module.so").read_bytes() == (libraries / "lines.so").read_bytes()
+
+
+def test_a_library_with_the_lines_of_a_later_stage(libraries: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tracemap"
+    given = ("--from-native", libraries / "snapshot.so", "--ir", libraries / "loops.mlir")
+    check_cli("build", program("layer"), *given, "-o", bundle)
+    assert loops_of(bundle) == [{6, 7, 8, 17, 18}]
+
+
+def refused(slug: str, *arguments: str | Path, cwd: Path, status: int = 2) -> str:
+    """Run a command that must fail with one sentence and leave nothing."""
+    before = sorted(cwd.iterdir())
+    done = run_cli(*arguments, cwd=cwd)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.endswith(f" [{slug}]\n"), done.stderr
+    assert sorted(cwd.iterdir()) == before
+    return done.stderr
+
+
+def test_libraries_without_such_lines_are_refused(libraries: Path, tmp_path: Path) -> None:
+    stripped, cut = tmp_path / "stripped.so", tmp_path / "cut.so"
+    tools = MlirTools.installed()
+    strip = tools.opt.resolve().with_name("llvm-objcopy")
+    subprocess.run([strip, "--strip-debug", libraries / "lines.so", stripped], check=True)
+    cut.write_bytes((libraries / "lines.so").read_bytes()[:6000])
+    sparse = program("sparse")
+    build = ("build", sparse, "-o", "b.tracemap", "--from-native")
+    said = refused("dumps-invalid", *build, stripped, cwd=tmp_path)
+    assert "has no debug lines" in said
+    assert "is not an ELF file" in refused("module-invalid", *build, cut, cwd=tmp_path)
+    assert "is not an ELF file" in refused("module-invalid", *build, sparse, cwd=tmp_path)
+    said = refused("dumps-invalid", *build, libraries / "snapshot.so", cwd=tmp_path)
+    assert "its debug lines are of loops.mlir" in said
+    assert "--ir" in said
+
+
+def test_damaged_debug_information_is_refused_or_read(libraries: Path, tmp_path: Path) -> None:
+    data = (libraries / "lines.so").read_bytes()
+    for step in range(24):
+        place = len(data) * (step + 1) // 26
+        damaged = tmp_path / f"damaged{step}.so"
+        damaged.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) * 4 + data[place + 4 :])
+        done = run_cli("build", program("sparse"), "--from-native", damaged, "-o", f"b{step}.tracemap", cwd=tmp_path)
+        assert done.returncode in (0, 2), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("slug", "words", "said"),
+    [
+        ("usage-invalid", ["--to", "native"], "--pipeline needs --to native"),
+        ("usage-invalid", ["--pipeline", "builtin.module(cse)"], "--pipeline needs --to native"),
+        ("usage-invalid", [*flags("plain"), "--ir", "x.mlir"], "pass it with --from-native"),
+        ("usage-invalid", [*flags("plain"), "--timing"], "--timing belongs to a compilation by IREE"),
+        ("pipeline-invalid", ["--to", "native", "--pipeline", "cse"], "is no pass pipeline"),
+        (
+            "pipeline-invalid",
+            ["--to", "native", "--pipeline", "builtin.module(csx)"],
+            "does not refer to a registered pass",
+        ),
+        ("pipeline-invalid", ["--to", "native", "--pipeline", "builtin.module(cse)"], "must end in the llvm dialect"),
+        ("usage-invalid", [*flags("plain"), "--", "--no-such-flag"], "clang: "),
+    ],
+)
+def test_other_requests_are_refused(tmp_path: Path, slug: str, words: list[str], said: str) -> None:
+    needs_tools()
+    shutil.copy(program("sparse"), tmp_path / "x.mlir")
+    assert said in refused(slug, "build", "x.mlir", "-o", "b.tracemap", *words, cwd=tmp_path)
+
+
+def test_a_model_of_another_dialect_is_refused(tmp_path: Path) -> None:
+    needs_tools()
+    (tmp_path / "x.mlir").write_text("func.func @f(%a: tensor<4xf32>) {\n  no.such %a\n  return\n}\n")
+    said = refused("model-invalid", "build", "x.mlir", *flags("plain"), cwd=tmp_path)
+    assert said.startswith("tracemap: error: x.mlir: cannot be parsed: mlir-opt rejects it: x.mlir:2:")
+
+
+def test_the_programs_are_there() -> None:
+    assert sorted(path.stem for path in PROGRAMS.glob("*.mlir")) == sorted(NAMES)

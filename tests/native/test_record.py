@@ -1,0 +1,205 @@
+"""Runs of native code: functions that tracemap calls, and programs that load the library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from tests.checks import check_attribution, check_links, check_page
+from tests.native.support import NAMES, PROGRAMS, flags, needs_tools, program, run_all
+from tests.native.test_build import Native, refused
+from tests.oracle.native import equal_loops, loop_times, shares
+from tests.support import check_cli, json_cli, made_once, page_data, run_cli
+from tracemap.runs.runfile import read_run
+
+NativeRun = Callable[[str, str], Path]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_books_balance(native: Native, native_run: NativeRun, name: str) -> None:
+    bundle, run = native(name, "affine"), native_run(name, "affine")
+    shown = json_cli("attribute", run, "--map", bundle)
+    check_attribution(shown, run)
+    check_links(json_cli("show", bundle))
+    assert shown["rule"] == "measured"
+    header = shown["run"]
+    assert header["device"] == "native"
+    parts = header["elapsed"]
+    assert parts["kernels_ns"] + parts["unexplained_ns"] == header["elapsed_ns"]
+    assert parts["kernels_ns"] > 0.7 * header["elapsed_ns"]
+
+
+def test_each_call_has_the_time_that_was_measured(native_run: NativeRun) -> None:
+    run = native_run("layer", "vector")
+    rows = duckdb.execute(
+        f"SELECT invocation, sum(duration_ns) AS ns, count(*) AS n FROM '{run}' WHERE kind = 'dispatch' GROUP BY ALL"
+    ).fetchall()
+    samples = duckdb.execute(f"SELECT count(*), count(kernel) FROM '{run}' WHERE kind = 'step'").fetchall()
+    assert len(rows) > 20
+    assert len({count for _, _, count in rows}) == 1
+    ((count, inside),) = samples
+    assert inside > 0.7 * count > 50
+
+
+def test_results_are_those_of_the_function(tmp_path: Path) -> None:
+    """The function is called with the values that were given, and its results do not leak."""
+    needs_tools()
+    model = tmp_path / "sum.mlir"
+    model.write_text(
+        "func.func @total(%x: memref<8xf32>, %n: index, %scale: f32) -> (memref<?xf32>, f32) {\n"
+        "  %c0 = arith.constant 0 : index\n  %c1 = arith.constant 1 : index\n  %zero = arith.constant 0.0 : f32\n"
+        "  %out = memref.alloc(%n) : memref<?xf32>\n"
+        "  %sum = scf.for %i = %c0 to %n step %c1 iter_args(%part = %zero) -> f32 {\n"
+        "    %rest = arith.remui %i, %n : index\n    %v = memref.load %x[%c0] : memref<8xf32>\n"
+        "    %w = arith.mulf %v, %scale : f32\n    memref.store %w, %out[%i] : memref<?xf32>\n"
+        "    %next = arith.addf %part, %w : f32\n    scf.yield %next : f32\n  }\n"
+        "  return %out, %sum : memref<?xf32>, f32\n}\n"
+    )
+    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32))
+    check_cli("build", model, *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    given = ("--input", "x=@x.npy", "--input", "n=200000", "--input", "scale=0.5")
+    check_cli("record", "b.tracemap", "--iterations", "200", *given, "-o", "run.parquet", cwd=tmp_path)
+    header = read_run(tmp_path / "run.parquet").header
+    assert header.iterations == 200
+    assert header.inputs == ("@x.npy", "200000", "0.5")
+
+
+def test_the_page_shows_loops(native: Native, native_run: NativeRun, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    check_cli("report", native("layer", "vector"), native_run("layer", "vector"), "-o", page)
+    check_page(page, "module")
+    assert "kernel/loop1" in json.dumps(page_data(page.read_text()))
+
+
+def test_an_op_in_libm_costs_the_loop_that_calls_it(native: Native, native_run: NativeRun) -> None:
+    """The exponential is a call of a function outside of the library, which has no line of the program."""
+    bundle, run = native("softmax", "vector"), native_run("softmax", "vector")
+    times = loop_times(bundle, run)
+    assert times[2] > 0.4 * sum(times.values())
+
+
+@pytest.mark.long
+def test_parts_of_loops_are_those_of_loops_alone(tmp_path: Path) -> None:
+    needs_tools()
+    measured = list(shares(tmp_path, 3.0, ("softmax", "sparse")))
+    assert max(share.points for share in measured) <= 10, measured
+
+
+@pytest.mark.long
+def test_equal_loops_take_equal_time(tmp_path: Path) -> None:
+    needs_tools()
+    times = equal_loops(tmp_path, 8.0)
+    assert max(times) <= 1.1 * min(times), times
+
+
+# ---- programs
+
+
+@pytest.fixture(scope="session")
+def hosts(made: Path) -> Path:
+    """A folder with `lib.so` of sparse.mlir, its bundle, and programs that use it."""
+    needs_tools()
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = made / "native-hosts"
+    with made_once(folder) as missing:
+        if missing:
+            make_hosts(folder, compiler)
+    return folder
+
+
+def make_hosts(folder: Path, compiler: str) -> None:
+    """Compile the library and the programs."""
+    folder.mkdir()
+    check_cli("build", program("sparse"), *flags("plain"), "-o", folder / "b.tracemap")
+    shutil.copy(folder / "b.tracemap" / "module.so", folder / "lib.so")
+    source = PROGRAMS / "host" / "sparse.c"
+    linked: list[str | Path] = ["-DLINKED", source, folder / "lib.so", f"-Wl,-rpath,{folder}"]
+    run_all(
+        [compiler, "-O1", "-o", folder / "opens", source, "-ldl", "-lpthread"],
+        [compiler, "-O1", "-o", folder / "linked", *linked, "-ldl", "-lpthread"],
+    )
+
+
+@pytest.mark.parametrize("how", ["opened", "reopened", "thread", "forked"])
+def test_programs_that_open_the_library(hosts: Path, tmp_path: Path, how: str) -> None:
+    run = tmp_path / "run.parquet"
+    command = (hosts / "opens", how, "500", hosts / "lib.so")
+    check_cli("record", hosts / "b.tracemap", "-o", run, "--", *command)
+    check_parts(hosts / "b.tracemap", run)
+
+
+def test_a_program_that_is_linked_with_it(hosts: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run.parquet"
+    check_cli("record", hosts / "b.tracemap", "-o", run, "--", hosts / "linked", "linked", "500")
+    check_parts(hosts / "b.tracemap", run)
+
+
+def check_parts(bundle: Path, run: Path) -> None:
+    """Most of the CPU time is in the first loop, and the program's own code has none of it."""
+    shown = json_cli("attribute", run, "--map", bundle)
+    check_attribution(shown, run)
+    kernel_of = {site["id"]: site["kernel"] for site in json_cli("show", bundle)["sites"]}
+    times = {kernel_of[site["site"]]: site["metrics"]["cpu_ns"]["total"] for site in shown["sites"]}
+    assert times["kernel/loop0"] > 0.7 * sum(times.values())
+    assert sum(times.values()) > 200_000_000
+
+
+def test_a_library_of_the_same_name_with_other_code_is_none_of_it(hosts: Path, tmp_path: Path) -> None:
+    other = tmp_path / "lib.so"
+    bundle = tmp_path / "b.tracemap"
+    check_cli("build", program("sparse"), *flags("plain"), "-o", bundle, "--", "-O1", "-fno-vectorize")
+    shutil.copy(bundle / "module.so", other)
+    words = (
+        "record",
+        hosts / "b.tracemap",
+        "-o",
+        tmp_path / "run.parquet",
+        "--",
+        hosts / "opens",
+        "opened",
+        "300",
+        other,
+    )
+    assert "lies in code of the bundle" in refused("run-empty", *words, cwd=tmp_path)
+
+
+def test_waiting_programs_wait_as_long_as_without_samples(hosts: Path, tmp_path: Path) -> None:
+    words = ("-o", tmp_path / "run.parquet", "--", hosts / "opens", "idle", "300", hosts / "lib.so")
+    assert "lies in code of the bundle" in refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+
+
+def test_programs_that_fail_say_so(hosts: Path, tmp_path: Path) -> None:
+    words = ("--", hosts / "opens", "opened", "100", tmp_path / "missing.so")
+    said = refused(
+        "program-failed", "record", hosts / "b.tracemap", "-o", "run.parquet", *words, cwd=tmp_path, status=1
+    )
+    assert "cannot open shared object file" in said
+
+
+@pytest.mark.parametrize("flag", ["--counters=page-faults", "--cache-sim", "--keep-profile"])
+def test_what_only_iree_has_is_refused(native: Native, tmp_path: Path, flag: str) -> None:
+    bundle = native("layer", "vector")
+    said = refused("usage-invalid", "record", bundle, flag, "-o", "run.parquet", cwd=tmp_path)
+    assert flag.partition("=")[0] in said
+
+
+def test_a_crash_of_the_function_is_a_sentence(tmp_path: Path) -> None:
+    needs_tools()
+    (tmp_path / "x.mlir").write_text(
+        "func.func @f(%x: memref<4xi32>, %zero: i32) {\n  %c0 = arith.constant 0 : index\n"
+        "  %v = memref.load %x[%c0] : memref<4xi32>\n  %q = arith.divsi %v, %zero : i32\n"
+        "  memref.store %q, %x[%c0] : memref<4xi32>\n  return\n}\n"
+    )
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    done = run_cli("record", "b.tracemap", "-o", "run.parquet", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "f cannot be called: killed by SIGFPE" in done.stderr
+    assert not (tmp_path / "run.parquet").exists()
