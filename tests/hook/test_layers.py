@@ -20,7 +20,7 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
-    ("images", "settings", "printing", "event_names", "files", "lock"),
+    ("images", "settings", "printing", "event_names", "files", "lock", "native_call"),
     ("counters", "process", "statistics", "mapping"),
     ("samples", "report", "event_choice", "stops", "watching"),
     ("perf_source", "timer_source"),

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from tests.checks import check_attribution, check_links, check_page
+from tests.checks import check_attribution, check_balance, check_links, check_page
 from tests.native.support import NAMES, PROGRAMS, flags, needs_tools, program, run_all
 from tests.native.test_build import Native, refused
 from tests.oracle.native import equal_loops, loop_times, shares
@@ -184,7 +184,7 @@ def test_programs_that_fail_say_so(hosts: Path, tmp_path: Path) -> None:
     assert "cannot open shared object file" in said
 
 
-@pytest.mark.parametrize("flag", ["--counters=page-faults", "--cache-sim", "--keep-profile"])
+@pytest.mark.parametrize("flag", ["--counters=page-faults", "--compare-devices=local-sync", "--keep-profile"])
 def test_what_only_iree_has_is_refused(native: Native, tmp_path: Path, flag: str) -> None:
     bundle = native("layer", "vector")
     said = refused("usage-invalid", "record", bundle, flag, "-o", "run.parquet", cwd=tmp_path)
@@ -203,3 +203,35 @@ def test_a_crash_of_the_function_is_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "f cannot be called: killed by SIGFPE" in done.stderr
     assert not (tmp_path / "run.parquet").exists()
+
+
+@pytest.mark.long
+def test_simulated_counts_of_equal_loops_are_equal(tmp_path: Path) -> None:
+    """The loops are equal, and their data is larger than the first cache: so are their instructions and misses."""
+    needs_tools()
+    kind = "memref<96x96xf32>"
+    names = [f"%{letter}{index}" for index in range(3) for letter in "xwo"]
+    body = [
+        f"  linalg.matmul ins(%x{index}, %w{index} : {kind}, {kind}) outs(%o{index} : {kind})" for index in range(3)
+    ]
+    arguments = ", ".join(f"{name}: {kind}" for name in names)
+    (tmp_path / "x.mlir").write_text("\n".join([f"func.func @f({arguments}) {{", *body, "  return", "}", ""]))
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    words = ("--seconds", "0.3", "--cache-sim", "--cache-geometry", "D1=32768,8,64", "-o", "run.parquet")
+    check_cli("record", "b.tracemap", *words, cwd=tmp_path)
+    shown = json_cli("attribute", "run.parquet", "--map", "b.tracemap", cwd=tmp_path)
+    check_balance(shown, tmp_path / "run.parquet")  # the few instructions outside of loops belong to no op
+    products = [site["metrics"] for site in shown["sites"] if site["metrics"]["Ir"]["total"] > 1000]
+    instructions = [metrics["Ir"]["total"] for metrics in products]
+    misses = [metrics["D1mr"]["total"] for metrics in products]
+    assert len(products) == 3
+    assert max(instructions) < 1.001 * min(instructions)
+    assert max(misses) < 1.1 * min(misses)
+    assert min(misses) > 96 * 96 * 4 // 64
+    assert min(instructions) > 4 * 96**3
+
+
+def test_caches_of_programs_are_not_simulated(hosts: Path, tmp_path: Path) -> None:
+    words = ("--cache-sim", "-o", "run.parquet", "--", hosts / "opens", "opened", "100", hosts / "lib.so")
+    said = refused("usage-invalid", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    assert "leave out the program" in said

@@ -411,12 +411,12 @@ def add_caches(
         ending = run_benchmark(command(simulation.module, ()), {"TMPDIR": str(folder)})
     ending.check("the build for the simulator, run once without valgrind,")
     estimate_s = (time.monotonic() - begin) * _SLOWDOWN
-    clock = _Clock(progress, estimate_s * (2 if simulation.load_time else 1))
+    clock = SimulationClock(progress, estimate_s * (2 if simulation.load_time else 1))
     steps = _simulate(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
     if simulation.load_time:
         steps = steps.without(_simulate(valgrind, command(simulation.module, _NO_CALL), simulation, clock))
     if steps.lines:
-        timed.add_rows(_rows_sql(steps))
+        timed.add_rows(steps_sql(steps))
     return (_simulation_diagnostic(valgrind, simulation, steps),)
 
 
@@ -428,7 +428,7 @@ _ONE_CALL, _NO_CALL = ("--benchmark_filter=.*",), ("--benchmark_filter=^$",)
 """Call the function, or only load the module. Both flags have the same length, so that addresses are the same."""
 
 
-class _Clock:
+class SimulationClock:
     """Reports elapsed and estimated time; ends a program that hangs."""
 
     def __init__(self, progress: Progress, estimate_s: float) -> None:
@@ -458,34 +458,46 @@ class _Clock:
         return not self.stuck
 
 
-def _simulate(valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock) -> SimulatedSteps:
+def _simulate(
+    valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: SimulationClock
+) -> SimulatedSteps:
     """Run a program under valgrind and read the counts of its kernels."""
     with temporary_folder() as folder:
-        options = [
-            *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
-            *("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
-            f"--callgrind-out-file={folder / _COUNTS}",
-            *(cache.flag for cache in simulation.geometry.caches),
-        ]
-        command_line = [sys.executable, "-I", "-S", str(_VALGRIND_EXEC), str(valgrind.program), *options, *command]
-        # Resolve symbols at load time, so that the dynamic linker does not run inside the first call.
-        variables = {_PRESERVE: str(folder), "TMPDIR": str(folder), "LD_BIND_NOW": "1"}
-        ending = run_benchmark(command_line, variables, clock.watch)
-        if clock.stuck:
-            raise ProgramFailed(
-                f"the program hung under valgrind {valgrind.version}: it used no CPU time for {_STUCK_S} s, so it was "
-                "ended"
-            )
-        ending.check(f"the program under valgrind {valgrind.version}")
+        file = run_callgrind(valgrind, command, simulation.geometry, clock, folder)
         images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
-        counts = read_callgrind(folder / _COUNTS, images)
-        return simulated_steps(counts, images, simulation.lines_of, simulation.own_functions)
+        return simulated_steps(read_callgrind(file, images), images, simulation.lines_of, simulation.own_functions)
+
+
+def run_callgrind(
+    valgrind: Valgrind, command: Sequence[str], geometry: Geometry, clock: SimulationClock, folder: Path
+) -> Path:
+    """Run a program under callgrind; returns the file with its counts, in `folder`.
+
+    Raises:
+        ProgramFailed: the program failed, or hung.
+    """
+    options = [
+        *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
+        *("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
+        f"--callgrind-out-file={folder / _COUNTS}",
+        *(cache.flag for cache in geometry.caches),
+    ]
+    command_line = [sys.executable, "-I", "-S", str(_VALGRIND_EXEC), str(valgrind.program), *options, *command]
+    # Resolve symbols at load time, so that the dynamic linker does not run inside the first call.
+    variables = {_PRESERVE: str(folder), "TMPDIR": str(folder), "LD_BIND_NOW": "1"}
+    ending = run_benchmark(command_line, variables, clock.watch)
+    if clock.stuck:
+        raise ProgramFailed(
+            f"the program hung under valgrind {valgrind.version}: it used no CPU time for {_STUCK_S} s, so it was ended"
+        )
+    ending.check(f"the program under valgrind {valgrind.version}")
+    return folder / _COUNTS
 
 
 # ---- into the run
 
 
-def _rows_sql(steps: SimulatedSteps) -> str:
+def steps_sql(steps: SimulatedSteps) -> str:
     """A SELECT with a row per kernel and step; the column of stand-ins exists only if there are any."""
     all_names = (*EVENTS, STAND_INS, CORE_CYCLES)
     names = [name for name in all_names if name != STAND_INS or steps.stand_ins]

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap._version import __version__
 from tracemap.capture.benchmark import Ending, run_program
+from tracemap.capture.cache_simulation import steps_sql
 from tracemap.capture.inputs import SPEC, Input, dtype_of, generated_inputs, given_inputs, mapped_array, parsed
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
+from tracemap.capture.native_caches import simulate_native
 from tracemap.capture.noise import WATCH_S, niceness_to_run_at, noise_diagnostic, observed_noise, take_snapshot
 from tracemap.capture.record import RecordedRun
 from tracemap.capture.run_names import Reservation
@@ -26,9 +28,9 @@ from tracemap.core.functions import Function, function_named
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, format_share, plural
-from tracemap.hook import HookSettings, HookUnavailable, environment
+from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
 from tracemap.machine.images import NO_LINE, read_image
-from tracemap.machine.native_lines import lines_of_file
+from tracemap.machine.native_lines import LinesOfFile, lines_of_file
 from tracemap.options.measure import RecordOptions
 from tracemap.runs.hook.samples import OUTSIDE, HookSamples, read_samples
 from tracemap.runs.model import (
@@ -114,26 +116,40 @@ def record_native(
     _check_options(options)
     with temporary_folder() as folder:
         program = options.runtime_flags
-        executed = (
-            _run_program(code, program, options, folder, progress)
-            if program
-            else _run_function(code, options, folder, progress)
-        )
-        progress("reading the samples")
+        simulated: tuple[Diagnostic, ...] = ()
         with open_database() as connection:
-            located = _located(code, executed)
+            if program:
+                executed = _run_program(code, program, options, folder, progress)
+            else:
+                progress("generating inputs")
+                call = _call(code, options, folder)
+                executed = _run_function(code, call, options, folder, progress)
+            progress("reading the samples")
+            table = lines_of_file(read_image(code.library), code.file, str(code.library))
+            located = _located(code, table, executed)
             events = _events(connection, executed, located)
-            header = _header(code, executed, located, events)
+            rows = "SELECT * FROM native_rows"
+            if options.cache_sim:
+                steps, note = simulate_native(
+                    lambda calls: call.command(folder, calls, 0, 0),
+                    code.library.resolve(),
+                    table.at,
+                    code.kernel_of_line,
+                    geometry(options.cache_geometry),
+                    progress,
+                )
+                simulated = (note,)
+                rows = f"{rows} UNION ALL BY NAME ({steps_sql(steps)})" if steps.lines else rows
+            header = _header(code, executed, located, events, simulated)
             check()
             progress("writing the run")
-            write_run(header, connection.table("native_rows"), reservation.output, force=options.force)
+            write_run(header, connection.sql(rows), reservation.output, force=options.force)
     return RecordedRun(reservation.output, header, events.dispatches)
 
 
 def _check_options(options: RecordOptions) -> None:
     refused = {
         "--counters": options.counters,
-        "--cache-sim": options.cache_sim,
         "--compare-devices": options.compare_devices,
         "--keep-profile": options.keep_profile,
         "--flagfile": options.flagfile is not None,
@@ -141,9 +157,18 @@ def _check_options(options: RecordOptions) -> None:
     for flag, is_set in refused.items():
         if is_set:
             raise UsageInvalid(f"{flag} works for modules of IREE only, and this bundle has native code: leave it out")
+    if options.cache_sim and options.runtime_flags:
+        raise UsageInvalid("--cache-sim simulates a call of a function, not a whole program: leave out the program")
 
 
 # ---- executions
+
+
+def _hook_library() -> Path:
+    try:
+        return library_path()
+    except HookUnavailable as error:
+        raise ToolMissing(f"native code cannot be called: {error}") from error
 
 
 def _variables(code: NativeCode, folder: Path, hz: int, sampler: str) -> dict[str, str]:
@@ -166,38 +191,52 @@ def _run_program(
     return _Executed(tuple(program), None, 0, _samples(folder, ending, program[0]), noise, (), "")
 
 
-def _run_function(code: NativeCode, options: RecordOptions, folder: Path, progress: Progress) -> _Executed:
-    import numpy as np
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function to call: its name, and what the caller needs to know, without the number of calls."""
 
-    progress("generating inputs")
+    entry: str
+    plan: Mapping[str, Any]
+    said: tuple[str, ...]
+
+    def command(self, folder: Path, calls: int, warmup: int, seconds: float) -> list[str]:
+        """The command that makes so many calls, or as many as fit into the time if `calls` is 0."""
+        file = folder / "plan.json"
+        numbers = {"calls": calls, "warmup": warmup, "seconds": seconds}
+        file.write_text(json.dumps({**self.plan, **numbers}), encoding="utf-8")
+        return [sys.executable, "-I", "-S", str(_CALLER), str(file)]
+
+
+def _call(code: NativeCode, options: RecordOptions, folder: Path) -> _Call:
     entry = function_named(code.functions, "" if options.function is UNKNOWN else str(options.function))
-    inputs = generated_inputs(
-        entry, options.dim, folder, given_inputs(entry, options.inputs) if options.inputs else None
-    )
-    warmup = options.warmup if isinstance(options.warmup, int) else _WARMUP
-    calls = options.iterations + warmup if isinstance(options.iterations, int) else 0
-    times = folder / "times"
+    given = given_inputs(entry, options.inputs) if options.inputs else None
+    inputs = generated_inputs(entry, options.dim, folder, given)
     plan = {
         "library": str(code.library.resolve()),
         "symbol": f"_mlir_ciface_{entry.name}",
-        "arguments": [_argument(entry, index, given, folder) for index, given in enumerate(inputs)],
+        "arguments": [_argument(entry, index, value, folder) for index, value in enumerate(inputs)],
         "results": [_result(entry, kind) for kind in entry.results],
-        "calls": calls,
-        "warmup": warmup,
-        "seconds": options.seconds,
-        "times": str(times),
+        "times": str(folder / "times"),
+        "hook": str(_hook_library()),
     }
-    file = folder / "plan.json"
-    file.write_text(json.dumps(plan), encoding="utf-8")
-    progress(f"calling {entry.name}" + (f", {calls} times" if calls else f" for {options.seconds:g} s"))
-    command = [sys.executable, "-I", "-S", str(_CALLER), str(file)]
+    return _Call(entry.name, plan, tuple(value.said for value in inputs))
+
+
+def _run_function(code: NativeCode, call: _Call, options: RecordOptions, folder: Path, progress: Progress) -> _Executed:
+    import numpy as np
+
+    warmup = options.warmup if isinstance(options.warmup, int) else _WARMUP
+    calls = options.iterations + warmup if isinstance(options.iterations, int) else 0
+    progress(f"calling {call.entry}" + (f", {calls} times" if calls else f" for {options.seconds:g} s"))
+    command = call.command(folder, calls, warmup, options.seconds)
     ending, noise = _execute(code, command, options, folder, "timer")
+    times = folder / "times"
     if ending.failed or not times.exists():
-        raise ProgramFailed(f"{entry.name} cannot be called: {ending.explanation}")
+        raise ProgramFailed(f"{call.entry} cannot be called: {ending.explanation}")
     calls_ns = np.fromfile(times, dtype=np.int64).reshape(-1, 2)
-    samples = _samples(folder, ending, entry.name)
-    said = tuple(given.said for given in inputs)
-    return _Executed(tuple(command), calls_ns, warmup, samples, noise, said, entry.name)
+    return _Executed(
+        tuple(command), calls_ns, warmup, _samples(folder, ending, call.entry), noise, call.said, call.entry
+    )
 
 
 def _execute(
@@ -313,7 +352,7 @@ class _Located:
     kernels: tuple[str, ...]
 
 
-def _located(code: NativeCode, executed: _Executed) -> _Located:
+def _located(code: NativeCode, table: LinesOfFile, executed: _Executed) -> _Located:
     """Locate the samples of measured calls in the library's lines."""
     import numpy as np
 
@@ -325,7 +364,6 @@ def _located(code: NativeCode, executed: _Executed) -> _Located:
     times = located["time_ns"].astype(np.int64)
     in_library = located["executable"] != OUTSIDE
     address = np.where(in_library, located["address"].astype(np.int64), -1)
-    table = lines_of_file(read_image(code.library), code.file, str(code.library))
     line = np.where(in_library, table.at(address), NO_LINE)
     kernels = tuple(dict.fromkeys(code.kernel_of_line.values()))
     number_of = {kernel: number for number, kernel in enumerate(kernels)}
@@ -423,7 +461,9 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
 # ---- header
 
 
-def _header(code: NativeCode, executed: _Executed, located: _Located, events: _Events) -> RunHeader:
+def _header(
+    code: NativeCode, executed: _Executed, located: _Located, events: _Events, simulated: tuple[Diagnostic, ...]
+) -> RunHeader:
     if executed.calls_ns is None:
         elapsed_ns: Integer = UNKNOWN
         iterations: Integer = UNKNOWN
@@ -433,7 +473,7 @@ def _header(code: NativeCode, executed: _Executed, located: _Located, events: _E
         elapsed_ns, iterations, median = int(times.sum()), len(times), median_of(times)
         parts = ElapsedParts(events.kernels_ns, 0, 0, 0, 0, elapsed_ns - events.kernels_ns, UNKNOWN)
     noisy = noise_diagnostic(executed.noise)
-    notes = [*_notes(executed, located), *([] if noisy is None else [noisy]), *executed.samples.diagnostics]
+    notes = [*_notes(executed, located), *simulated, *([] if noisy is None else [noisy]), *executed.samples.diagnostics]
     return RunHeader(
         module_sha256=code.sha256,
         bundle=code.bundle,

@@ -20,6 +20,19 @@ _SCALARS = {
     **{"i32": ctypes.c_int32, "i64": ctypes.c_int64, "index": ctypes.c_int64},
     **{"f32": ctypes.c_float, "f64": ctypes.c_double},
 }
+_MOST_INTEGERS, _MOST_REALS = 32, 8
+
+
+class _Call(ctypes.Structure):
+    """A call, as `native_call.c` of the hook reads it."""
+
+    _fields_ = (
+        ("called", ctypes.c_void_p),
+        ("integers", ctypes.c_uint64 * _MOST_INTEGERS),
+        ("reals", ctypes.c_double * _MOST_REALS),
+    )
+
+
 _ALIGNMENT = 64
 _LEAST_CALLS = 3
 
@@ -58,32 +71,43 @@ class _Function:
     """A function of the library, ready to be called."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        library = ctypes.CDLL(plan["library"])
-        self._function = library[plan["symbol"]]
-        self._kept: list[object] = [library]
+        self._kept: list[object] = []
+        self._inputs: set[int] = set()
+        self._results: list[ctypes.Structure] = []
+        self._hook = ctypes.CDLL(plan["hook"])
         self._free = ctypes.CDLL(None).free
         self._free.argtypes, self._free.restype = (ctypes.c_void_p,), None
-        self._inputs: set[int] = set()
-        self.results: list[ctypes.Structure] = []
-        self.arguments = [*self._result_arguments(plan["results"]), *map(self._argument, plan["arguments"])]
+        library = ctypes.CDLL(plan["library"])
+        function = library[plan["symbol"]]
+        self._kept += [library, function]
+        integers: list[int] = []
+        reals: list[bytes] = []
+        if structure := self._result_structure(plan["results"]):
+            integers.append(ctypes.addressof(structure))
+        for argument in plan["arguments"]:
+            if "value" not in argument:
+                integers.append(self._memref(argument))
+            elif argument["type"].startswith("f"):
+                reals.append(bytes(_SCALARS[argument["type"]](argument["value"])).ljust(8, b"\0"))
+            else:
+                integers.append(_SCALARS[argument["type"]](argument["value"]).value % (1 << 64))
+        if len(integers) > _MOST_INTEGERS or len(reals) > _MOST_REALS:
+            sys.exit(f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones")
+        self._call = _Call(ctypes.cast(function, ctypes.c_void_p))
+        self._call.integers[: len(integers)] = integers
+        ctypes.memmove(self._call.reals, b"".join(reals), 8 * len(reals))
 
-    def _argument(self, argument: dict[str, Any]) -> object:
-        if "value" in argument:
-            return _SCALARS[argument["type"]](argument["value"])
+    def _memref(self, argument: dict[str, Any]) -> int:
+        """The address of a descriptor of the data in a file."""
         descriptor, memory = _memref(argument["sizes"], Path(argument["file"]).read_bytes())
         self._kept += [descriptor, memory]
         self._inputs.add(ctypes.addressof(memory))
-        return ctypes.byref(descriptor)
+        return ctypes.addressof(descriptor)
 
-    def _result_arguments(self, results: list[dict[str, Any]]) -> list[object]:
-        """One structure for all results; a single scalar is returned by value instead."""
-        if not results:
-            self._function.restype = None
-            return []
-        if len(results) == 1 and "rank" not in results[0]:
-            self._function.restype = _SCALARS[results[0]["type"]]
-            return []
-        self._function.restype = None
+    def _result_structure(self, results: list[dict[str, Any]]) -> ctypes.Structure | None:
+        """One structure for all results; None if there are none, or a single number, which is returned by value."""
+        if not results or (len(results) == 1 and "rank" not in results[0]):
+            return None
         kinds = [_descriptor(result["rank"]) if "rank" in result else _SCALARS[result["type"]] for result in results]
 
         class Results(ctypes.Structure):
@@ -91,31 +115,29 @@ class _Function:
 
         structure = Results()
         self._kept.append(structure)
-        self.results = [
+        self._results = [
             getattr(structure, f"result{index}") for index, result in enumerate(results) if "rank" in result
         ]
-        return [ctypes.byref(structure)]
+        return structure
 
-    def call(self) -> tuple[int, int]:
-        """Call it once; returns begin and end on the monotonic clock."""
-        function, arguments = self._function, self.arguments
-        begin = time.monotonic_ns()
-        function(*arguments)
-        end = time.monotonic_ns()
-        for result in self.results:  # memory that the caller owns, unless it is that of an argument
+    def call(self, times_ns: ctypes.Array[ctypes.c_uint64]) -> None:
+        """Call it once, and set begin and end on the monotonic clock."""
+        self._hook.tracemap_hook_call_native(ctypes.byref(self._call), times_ns)
+        for result in self._results:  # memory that the caller owns, unless it is that of an argument
             if result.allocated and result.allocated not in self._inputs:
                 self._free(result.allocated)
-        return begin, end
 
 
 def run(plan: dict[str, Any]) -> None:
     """Call the function as often as planned, or until the time is spent, and write the times."""
     function = _Function(plan)
     times = array.array("q")
+    call_ns = (ctypes.c_uint64 * 2)()
     until_ns = time.monotonic_ns() + int(plan["seconds"] * 1e9)
     calls, least = plan["calls"], plan["warmup"] + _LEAST_CALLS
     while len(times) < 2 * calls if calls else len(times) < 2 * least or time.monotonic_ns() < until_ns:
-        times.extend(function.call())
+        function.call(call_ns)
+        times.extend(call_ns)
     with Path(plan["times"]).open("wb") as file:
         times.tofile(file)
 

@@ -18,6 +18,7 @@
  *   images          reads ELF images in memory                printing        buffered text output
  *   event_names     Linux's names of events                   files           the hook's own files, and disk space
  *   stops           when the program stops its own clock     watching        stops the program for a watcher
+ *   native_call     calls a function of a native library
  *   mapping         mapped files                              lock            locks that work in every context
  *   system          compiler, C library, kernel and machine
  *   abi, layout     IREE's interface, the layout of record files
