@@ -550,13 +550,13 @@ def test_a_program_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     """One that computes is not, however long it takes; and its time is told beside the estimate."""
     told: list[str] = []
     monkeypatch.setattr(simulating, "_STUCK_S", 2.5)
-    idle = simulating._Clock(told.append, 1.0)
+    idle = simulating.SimulationClock(told.append, 1.0)
     asleep = run_benchmark([shutil.which("sleep") or "sleep", "60"], watch=idle.watch)
     assert idle.stuck
     assert asleep.status == -signal.SIGKILL
     assert told[0] == "simulating caches, 0 s of about 1 s"
     assert re.fullmatch(r"simulating caches, \d s, more than the 1 s estimated", told[-1])
-    busy = simulating._Clock(told.append, 60.0)
+    busy = simulating.SimulationClock(told.append, 60.0)
     loop = "import time\nend = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
     assert run_benchmark([sys.executable, "-c", loop], watch=busy.watch).status == 0
     assert not busy.stuck

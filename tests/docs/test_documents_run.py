@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import BLOCK, DOCUMENTS, README
+from tests.native.support import why_missing
 from tests.support import ROOT, check_cli, long_where, run_cli
 
 PROGRAMS = ROOT / "tests" / "programs" / "documents"
@@ -26,6 +27,7 @@ LONG = frozenset(
 )
 """Documents whose commands measure for long, or that have many."""
 NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"}
+NEEDS |= {"layer.tracemap": "MLIR's tools", "sparse.tracemap": "MLIR's tools"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def missing_here() -> set[str]:
     """What this machine lacks of `NEEDS`."""
     missing = set() if shutil.which("valgrind") else {"--cache-sim"}
     missing |= set() if importlib.util.find_spec("jax") else {"import jax"}
+    missing |= {"layer.tracemap", "sparse.tracemap"} if why_missing() else set()
     return missing if run_cli("events", "page-faults").returncode == 0 else missing | {"page-faults"}
 
 

@@ -44,7 +44,8 @@ def flags(name: str) -> list[str]:
 
 
 @functools.cache
-def _why_missing() -> str:
+def why_missing() -> str:
+    """Why MLIR's tools cannot be used here; "" if they can."""
     try:
         MlirTools.installed()
     except ToolMissing as error:
@@ -54,7 +55,7 @@ def _why_missing() -> str:
 
 def needs_tools() -> None:
     """Skip the test where MLIR's tools are missing."""
-    if why := _why_missing():
+    if why := why_missing():
         pytest.skip(why)
 
 

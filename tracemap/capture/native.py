@@ -200,7 +200,7 @@ class _Call:
     said: tuple[str, ...]
 
     def command(self, folder: Path, calls: int, warmup: int, seconds: float) -> list[str]:
-        """The command that makes so many calls, or as many as fit into the time if `calls` is 0."""
+        """The command that makes `calls` calls, or as many as fit into the time if that is 0."""
         file = folder / "plan.json"
         numbers = {"calls": calls, "warmup": warmup, "seconds": seconds}
         file.write_text(json.dumps({**self.plan, **numbers}), encoding="utf-8")

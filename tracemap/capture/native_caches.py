@@ -46,7 +46,7 @@ def simulate_native(
     """Simulate one call: two calls in one execution, less one call in another.
 
     Args:
-        command: the command that makes so many calls.
+        command: the command that makes a number of calls.
         library: the library, by its name in the program.
         lines_at: finds lines.
         kernel_of_line: the part of the program at each line.

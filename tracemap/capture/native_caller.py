@@ -90,7 +90,7 @@ class _Function:
             elif argument["type"].startswith("f"):
                 reals.append(bytes(_SCALARS[argument["type"]](argument["value"])).ljust(8, b"\0"))
             else:
-                integers.append(_SCALARS[argument["type"]](argument["value"]).value % (1 << 64))
+                integers.append(int(_SCALARS[argument["type"]](argument["value"]).value) % (1 << 64))
         if len(integers) > _MOST_INTEGERS or len(reals) > _MOST_REALS:
             sys.exit(f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones")
         self._call = _Call(ctypes.cast(function, ctypes.c_void_p))

@@ -462,12 +462,17 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
     --mlir-print-debuginfo and --dump-compilation-phases-to=DIR. Ops are then identified by their source
     locations; a warning says how many ops share a location or have none.
 
+    --to native compiles with mlir-opt, mlir-translate and clang instead of IREE; flags for clang go after `--`.
+    --from-native reads code that these tools, or others, have compiled.
+
     \b
     Example:
       tracemap build model.mlir -o model.tracemap -- --iree-opt-level=O2
       tracemap build -- iree-compile model.mlir \\
         --iree-hal-target-device=local -o model.vmfb
       tracemap build --from-dumps dumps --module model.vmfb model.mlir
+      tracemap build model.mlir --to native --pipeline 'builtin.module(…)'
+      tracemap build model.mlir --from-native libmodel.so --ir loops.mlir
     """
     if model or options.from_dumps is not None or options.module is not None:
         with show_phases("build") as progress:

@@ -352,6 +352,8 @@ def command(bundle: Path, options: RecordOptions) -> None:
     exactly N invocations instead. Inputs that are not given are generated from the declared types: zeros for integers,
     small random numbers for floats. Flags after -- go to iree-benchmark-module. The path of the run is printed.
 
+    Code without IREE (`tracemap build --to native`) is sampled. After -- comes a program that loads its library.
+
     \b
     Example:
       tracemap record model.tracemap --serial --iterations 50 -o run.csv
@@ -361,6 +363,7 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
       tracemap record old.tracemap --repeat 5 --alternate new.tracemap
       tracemap record model.tracemap --flagfile d.flags -- --device=local-sync
+      tracemap record native.tracemap -- ./program arguments
     """
     from tracemap.map.bundle import load
 
