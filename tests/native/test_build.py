@@ -221,7 +221,7 @@ def test_a_library_with_the_lines_of_the_model(libraries: Path, tmp_path: Path) 
 def test_a_library_with_the_lines_of_a_later_stage(libraries: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "b.tracemap"
     given = ("--from-native", libraries / "snapshot.so", "--ir", libraries / "loops.mlir")
-    check_cli("build", program("layer"), *given, "-o", bundle)
+    check_cli("build", *given, "--model", program("layer"), "-o", bundle)
     assert loops_of(bundle) == [{6, 7, 8, 17, 18}]
 
 
