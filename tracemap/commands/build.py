@@ -160,7 +160,7 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
         ModelUnreadable: the file cannot be read.
         UsageInvalid: the options cannot be combined, or the bundle has no name.
     """
-    if options.to == "native" or any((options.pipelines, options.from_native, options.model, options.ir)):
+    if options.to == "native" or any((options.pipelines, options.from_native, options.model_file, options.ir)):
         return _build_native(model, options, progress)
     if options.from_dumps is not None or options.module is not None:
         if options.timing:
@@ -233,10 +233,10 @@ def _build_native(model: str | bytes, options: BuildOptions, progress: Progress)
     from tracemap.map.build.native.build import build_from_native, build_native
 
     _check_native_options(options)
-    if options.model is not None:
+    if options.model_file is not None:
         if model or options.from_native is None:
             raise UsageInvalid("--model names the model of --from-native: pass the model once, and no other way")
-        model = str(options.model)
+        model = str(options.model_file)
     data, name = read_model(model)
     request = BuildRequest(data, name, options.output or default_bundle(model), options, own_folder(model))
     if options.from_native is not None:

@@ -56,7 +56,7 @@ class BuildOptions(Options):
         "Read this shared library or program instead of compiling. Its debug lines must be those of MODEL or of --ir.",
         path="file",
     )
-    model: Path | None = option(None, "With --from-native: the model, instead of MODEL.", path="file")
+    model_file: Path | None = option(None, "With --from-native: the model, instead of MODEL.", "--model", path="file")
     ir: tuple[Path, ...] = option(
         (), "With --from-native: a later stage of MODEL, printed with its locations.  [repeatable]", path="file"
     )
