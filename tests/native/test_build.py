@@ -253,6 +253,13 @@ def test_libraries_without_such_lines_are_refused(libraries: Path, tmp_path: Pat
     assert "--ir" in said
 
 
+def test_the_model_is_named_once(libraries: Path, tmp_path: Path) -> None:
+    native = ("build", "--from-native", libraries / "lines.so", "-o", "b.tracemap")
+    assert "needs the model" in refused("usage-invalid", *native, cwd=tmp_path)
+    twice = (*native, program("sparse"), "--model", program("sparse"))
+    assert "pass the model once" in refused("usage-invalid", *twice, cwd=tmp_path)
+
+
 def test_damaged_debug_information_is_refused_or_read(libraries: Path, tmp_path: Path) -> None:
     data = (libraries / "lines.so").read_bytes()
     for step in range(24):

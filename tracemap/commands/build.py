@@ -237,6 +237,8 @@ def _build_native(model: str | bytes, options: BuildOptions, progress: Progress)
         if model or options.from_native is None:
             raise UsageInvalid("--model names the model of --from-native: pass the model once, and no other way")
         model = str(options.model_file)
+    if not model:
+        raise UsageInvalid("--from-native needs the model that the code was compiled from: pass MODEL, or --model")
     data, name = read_model(model)
     request = BuildRequest(data, name, options.output or default_bundle(model), options, own_folder(model))
     if options.from_native is not None:
@@ -478,7 +480,7 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
       tracemap build model.mlir --to native --pipeline 'builtin.module(…)'
       tracemap build model.mlir --from-native libmodel.so --ir loops.mlir
     """
-    if model or options.from_dumps is not None or options.module is not None:
+    if model or any((options.from_dumps, options.module, options.from_native, options.model_file)):
         with show_phases("build") as progress:
             bundle = build(model or "", options, progress)
         _report(bundle)
