@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,21 @@ def test_debug_lines_are_lines_of_the_kept_text(native: Native) -> None:
     lines = {int(line) for line in re.findall(r"^0x[0-9a-f]+ +(\d+) ", dump, re.MULTILINE)} - {0}
     operations = text.splitlines()
     assert any("vector.fma" in operations[line - 1] or "arith.mulf" in operations[line - 1] for line in lines)
+
+
+def test_machine_code_of_loops_is_shown(native: Native) -> None:
+    """The vector multiplication of the second product is in that loop's code, and in no other loop's."""
+    shown = {
+        loop: check_cli("show", native("layer", "vector"), f"kernel/loop{loop}", "--assembly") for loop in range(5)
+    }
+    assert "mulps" in shown[1]
+    assert "mulps" in shown[4]
+    assert "mulps" not in shown[0]
+    assert "maxps" in shown[2]
+    assert "maxps" not in shown[1] + shown[4]
+    images = load(native("layer", "vector")).images()
+    ends = [(part.low, part.high) for part in images[0].functions]
+    assert all(high <= low for (_, high), (low, _) in pairwise(ends))
 
 
 def test_the_same_input_gives_the_same_bytes(native: Native, tmp_path: Path) -> None:

@@ -538,15 +538,16 @@ def _images_of(bundle: Bundle) -> Sequence[Image]:
         changed_ns = bundle.module_path.stat().st_mtime_ns
     except OSError:
         changed_ns = 0
-    return _read_images(bundle.module_path, changed_ns)
+    kept = _kept_images(bundle.module_path, changed_ns)
+    if not kept:
+        kept.append(bundle.images())
+    return kept[0]
 
 
 @lru_cache(maxsize=1)
-def _read_images(module: Path, _changed_ns: int) -> Sequence[Image]:
-    """The machine code of the last module, since attribution and advice both read it."""
-    from tracemap.machine.images import read_images
-
-    return read_images(module)
+def _kept_images(_module: Path, _changed_ns: int) -> list[Sequence[Image]]:
+    """A place for the machine code of the last module, since attribution and advice both read it."""
+    return []
 
 
 def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> BundleAttribution:

@@ -110,9 +110,8 @@ def _views(bundle: Bundle, kernels: Sequence[str]) -> list[KernelView]:
     """IR, loops and instructions of kernels. Others are skipped, since reading code takes time."""
     if not kernels:
         return []
-    from tracemap.machine.images import read_images
     from tracemap.machine.sass import SassReader
     from tracemap.reports.kernels import view_kernel
 
-    images, by_name, sass = read_images(bundle.module_path), bundle.graph.kernel_by_name, SassReader(bundle.module_path)
+    images, by_name, sass = bundle.images(), bundle.graph.kernel_by_name, SassReader(bundle.module_path)
     return [view_kernel(by_name[name], bundle.kernel_text(by_name[name]), images, sass) for name in kernels]

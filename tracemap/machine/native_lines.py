@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from tracemap.core.errors import ModuleInvalid
-from tracemap.machine.images import NO_LINE, Dwarf, Image, elf_of, read_image
+from tracemap.machine.images import NO_LINE, CodeFunction, Dwarf, Image, elf_of, function_symbols, read_image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,3 +108,50 @@ def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
             line_at[address] = line if own == file else NO_LINE
     starts = np.array(sorted(line_at), dtype=np.int64)
     return LinesOfFile(starts, np.array([line_at[int(start)] for start in starts], dtype=np.int64))
+
+
+# ---- parts of functions
+
+
+def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]) -> Image:
+    """The library with parts of its code, such as outermost loops, in place of functions.
+
+    A part is the code between two other parts. The largest piece of each has its name; further pieces are numbered.
+    Code without a line belongs to the part before it, and code outside of all functions of the symbol table to none.
+
+    Args:
+        image: the library.
+        table: the lines of its code.
+        part_of_line: the name of the part at each line.
+    """
+    pieces: dict[str, list[tuple[int, int]]] = {}
+    for function in function_symbols(image):
+        for name, low, high in _pieces(function, table, part_of_line):
+            pieces.setdefault(name, []).append((low, high))
+    parts = []
+    for name, ranges in pieces.items():
+        by_size = sorted(ranges, key=lambda ends: (ends[0] - ends[1], ends))
+        parts += [
+            CodeFunction(f"{name} ({number})" if number > 1 else name, low, high)
+            for number, (low, high) in enumerate(by_size, 1)
+        ]
+    rows = tuple(zip(table.starts.tolist(), table.lines.tolist(), strict=True))
+    return replace(image, functions=tuple(sorted(parts, key=lambda part: part.low)), rows=rows)
+
+
+def _pieces(
+    function: CodeFunction, table: LinesOfFile, part_of_line: Mapping[int, str]
+) -> Iterator[tuple[str, int, int]]:
+    """The parts of a function's code, by address."""
+    import numpy as np
+
+    first, last = np.searchsorted(table.starts, [function.low, function.high])
+    ends = [*table.starts[first:last].tolist(), function.high]
+    names: list[str] = []
+    for line in table.lines[first:last].tolist():
+        names.append(part_of_line.get(line, names[-1] if names else ""))
+    rows = zip(names, pairwise(ends), strict=True)
+    for name, group in groupby(rows, key=lambda row: row[0]):
+        spans = [span for _, span in group]
+        if name and spans[-1][1] > spans[0][0]:
+            yield name, spans[0][0], spans[-1][1]

@@ -38,6 +38,8 @@ from tracemap.core.files import (
 )
 from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.units import UNKNOWN
+from tracemap.machine.images import Image, read_image, read_images
+from tracemap.machine.native_lines import lines_of_file, with_parts
 from tracemap.map.bundle_documents import (
     CALL_NAME,
     UNKNOWN_TIMES,
@@ -136,6 +138,24 @@ class Bundle:
             False
         """
         return self.graph.module.is_native
+
+    def images(self) -> tuple[Image, ...]:
+        """The machine code of its module, by kernel; outermost loops of native code are its kernels.
+
+        Raises:
+            ModuleInvalid: the machine code cannot be read.
+
+        Example:
+            >>> [function.name for function in tracemap.load("model.tracemap").images()[0].functions][0]
+            'main_dispatch_0_matmul_24x16x16_f32'
+        """
+        if not self.is_native:
+            return read_images(self.module_path)
+        image = read_image(self.module_path)
+        kernels = [kernel for kernel in self.graph.kernels if isinstance(kernel.text, str)]
+        kernel_of_line = {step.line: kernel.name for kernel in kernels for step in kernel.steps}
+        table = lines_of_file(image, str(kernels[0].text) if kernels else "", str(self.module_path))
+        return (with_parts(image, table, kernel_of_line),)
 
     @property
     def runs_path(self) -> Path:

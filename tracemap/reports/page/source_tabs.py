@@ -13,7 +13,7 @@ from msgspec import structs
 from tracemap.attribution.model import KernelResult
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown, sum_of
-from tracemap.machine.images import Image, kernel_images, read_images
+from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.sass import SassReader
 from tracemap.map.bundle import Bundle
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, StoredEstimates
@@ -237,7 +237,7 @@ def kernels_of(bundle: Bundle) -> KernelSources:
     """Readers of a bundle's kernels."""
     sass = SassReader(bundle.module_path)
     remarks = (lambda: bundle.remarks().remarks) if bundle.has_remarks else tuple
-    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks, bundle.estimates, sass)
+    return KernelSources(bundle.kernel_text, bundle.images, remarks, bundle.estimates, sass)
 
 
 @dataclass(slots=True)
