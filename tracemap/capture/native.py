@@ -29,8 +29,7 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, format_share, plural
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
-from tracemap.machine.images import NO_LINE, read_image
-from tracemap.machine.native_lines import LinesOfFile, lines_of_file
+from tracemap.machine.native_lines import CodeParts
 from tracemap.options.measure import RecordOptions
 from tracemap.runs.hook.samples import OUTSIDE, HookSamples, read_samples
 from tracemap.runs.model import (
@@ -64,17 +63,13 @@ _CALLER: Final = Path(__file__).with_name("native_caller.py")
 
 @dataclass(frozen=True, slots=True)
 class NativeCode:
-    """The library of a bundle, and the part of the program at each line of the text that its debug lines name.
-
-    `file`: the name of that text; `kernel_of_line`: the kernel of each line.
-    """
+    """The library of a bundle, and its code by kernel: outermost loops, and what is outside of them."""
 
     library: Path
     sha256: str
     bundle: str
     functions: Sequence[Function]
-    file: str
-    kernel_of_line: Mapping[int, str]
+    parts: CodeParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +120,14 @@ def record_native(
                 call = _call(code, options, folder)
                 executed = _run_function(code, call, options, folder, progress)
             progress("reading the samples")
-            table = lines_of_file(read_image(code.library), code.file, str(code.library))
-            located = _located(code, table, executed)
+            located = _located(code, executed)
             events = _events(connection, executed, located)
             rows = "SELECT * FROM native_rows"
             if options.cache_sim:
                 steps, note = simulate_native(
                     lambda calls: call.command(folder, calls, 0, 0),
                     code.library.resolve(),
-                    table.at,
-                    code.kernel_of_line,
+                    code.parts,
                     geometry(options.cache_geometry),
                     progress,
                 )
@@ -352,7 +345,7 @@ class _Located:
     kernels: tuple[str, ...]
 
 
-def _located(code: NativeCode, table: LinesOfFile, executed: _Executed) -> _Located:
+def _located(code: NativeCode, executed: _Executed) -> _Located:
     """Locate the samples of measured calls in the library's lines."""
     import numpy as np
 
@@ -364,14 +357,8 @@ def _located(code: NativeCode, table: LinesOfFile, executed: _Executed) -> _Loca
     times = located["time_ns"].astype(np.int64)
     in_library = located["executable"] != OUTSIDE
     address = np.where(in_library, located["address"].astype(np.int64), -1)
-    line = np.where(in_library, table.at(address), NO_LINE)
-    kernels = tuple(dict.fromkeys(code.kernel_of_line.values()))
-    number_of = {kernel: number for number, kernel in enumerate(kernels)}
-    number_of_line = np.full(max(code.kernel_of_line, default=0) + 2, -1, dtype=np.int64)
-    for own, kernel in code.kernel_of_line.items():
-        number_of_line[own] = number_of[kernel]
-    kernel_numbers = number_of_line[np.minimum(line, len(number_of_line) - 1)]
-    return _Located(times, kernel_numbers, line, address, invocation, kernels)
+    kernel_numbers, lines = code.parts.at(address)
+    return _Located(times, kernel_numbers, lines, address, invocation, code.parts.names)
 
 
 def _measured(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracemap.capture.cache_simulation import (
     EVENTS,
@@ -21,25 +21,18 @@ from tracemap.core.errors import RunInvalid
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import format_count
+from tracemap.machine.native_lines import CodeParts
 from tracemap.runs.callgrind import CallgrindCounts, read_callgrind
 from tracemap.runs.model import CACHE_SIMULATED, INSTRUCTIONS
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
 _EXPECTED_S: Final = 20.0
 """Most of it is the start of the program that makes the calls."""
-
-LinesAt = Callable[["npt.NDArray[np.int64]"], "npt.NDArray[np.int64]"]
-"""The lines of the program at addresses of the library; 0: none."""
 
 
 def simulate_native(
     command: Callable[[int], list[str]],
     library: Path,
-    lines_at: LinesAt,
-    kernel_of_line: Mapping[int, str],
+    parts: CodeParts,
     geometry: Geometry,
     progress: Progress,
 ) -> tuple[SimulatedSteps, Diagnostic]:
@@ -48,8 +41,7 @@ def simulate_native(
     Args:
         command: the command that makes a number of calls.
         library: the library, by its name in the program.
-        lines_at: finds lines.
-        kernel_of_line: the part of the program at each line.
+        parts: its code.
         geometry: the caches.
         progress: receives a line of text per step.
 
@@ -63,7 +55,7 @@ def simulate_native(
     def steps(calls: int) -> SimulatedSteps:
         with temporary_folder() as folder:
             file = run_callgrind(valgrind, command(calls), geometry, clock, folder)
-            return _steps(read_callgrind(file, {str(library)}), str(library), lines_at, kernel_of_line)
+            return _steps(read_callgrind(file, {str(library)}), str(library), parts)
 
     simulated = steps(2).without(steps(1))
     return simulated, _note(valgrind, geometry, simulated)
@@ -73,9 +65,7 @@ _CYCLES_OF_INSTRUCTIONS: Final = 2
 """Instructions per cycle of code that is not analysed."""
 
 
-def _steps(
-    counts: CallgrindCounts, library: str, lines_at: LinesAt, kernel_of_line: Mapping[int, str]
-) -> SimulatedSteps:
+def _steps(counts: CallgrindCounts, library: str, parts: CodeParts) -> SimulatedSteps:
     """The counts by line. What a called function outside of the library costs counts at the call."""
     import numpy as np
 
@@ -88,11 +78,11 @@ def _steps(
         for call in counts.calls
         if call.object == library and call.target_object != library
     ]
-    lines = lines_at(np.array([address for address, _ in costs], dtype=np.int64)).tolist()
+    kernels, lines = parts.at(np.array([address for address, _ in costs], dtype=np.int64))
     sums: dict[tuple[str, int], list[int]] = {}
-    for (_, values), line in zip(costs, lines, strict=True):
-        if line in kernel_of_line:
-            own = sums.setdefault((kernel_of_line[line], line), [0] * len(EVENTS))
+    for (_, values), kernel, line in zip(costs, kernels.tolist(), lines.tolist(), strict=True):
+        if kernel >= 0:
+            own = sums.setdefault((parts.names[kernel], line), [0] * len(EVENTS))
             for number, value in enumerate(values):
                 own[number] += value
     instructions = EVENTS.index(INSTRUCTIONS)

@@ -157,15 +157,13 @@ def _record_native(bundle: Bundle, options: RecordOptions, progress: Progress) -
     from tracemap.capture.native import NativeCode, record_native
 
     graph = bundle.graph
-    texts = [str(kernel.text) for kernel in graph.kernels if kernel.text is not UNKNOWN]
     with _reserved(bundle, options) as reservation, unchanged_module(bundle) as check:
         code = NativeCode(
             library=bundle.module_path,
             sha256=graph.module.sha256,
             bundle=str(bundle.path.resolve()),
             functions=graph.functions,
-            file=texts[0] if texts else "",
-            kernel_of_line={step.line: kernel.name for kernel in graph.kernels for step in kernel.steps},
+            parts=bundle.native_code(),
         )
         return record_native(code, options, reservation, progress, check)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import NO_LINE, CodeFunction, Dwarf, Image, elf_of, function_symbols, read_image
@@ -112,6 +113,17 @@ def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
 
 # ---- parts of functions
 
+_PIECE: Final = re.compile(r" \(\d+\)$")
+
+
+def part_of_piece(name: str) -> str:
+    """The part that a piece of code belongs to, by the piece's name.
+
+    >>> part_of_piece("main/loop0 (2)"), part_of_piece("main/loop0")
+    ('main/loop0', 'main/loop0')
+    """
+    return _PIECE.sub("", name)
+
 
 def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]) -> Image:
     """The library with parts of its code, such as outermost loops, in place of functions.
@@ -155,3 +167,54 @@ def _pieces(
         spans = [span for _, span in group]
         if name and spans[-1][1] > spans[0][0]:
             yield name, spans[0][0], spans[-1][1]
+
+
+@dataclass(frozen=True)
+class CodeParts:
+    """The parts of a library's code, by address.
+
+    `names`: of the parts; `image`: the library with its parts in place of functions.
+    """
+
+    names: tuple[str, ...]
+    image: Image
+    _table: LinesOfFile
+    _number_of_line: npt.NDArray[np.int64]
+    _number_of_piece: npt.NDArray[np.int64]
+
+    def at(self, addresses: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Index of the part (-1: none) and line (0: none) of the code at each address; shapes (n,) to (n,), (n,).
+
+        Code without a line, such as a copy between registers, belongs to the part that it lies in.
+        """
+        import numpy as np
+
+        lines = self._table.at(addresses)
+        by_line = self._number_of_line[np.minimum(lines, len(self._number_of_line) - 1)]
+        by_piece = self._number_of_piece[self.image.functions_at(addresses)]
+        return np.where(by_line >= 0, by_line, by_piece), lines
+
+
+def parts_of_code(library: Path, file: str, part_of_line: Mapping[int, str]) -> CodeParts:
+    """The parts of a library's code.
+
+    Args:
+        library: the library.
+        file: the text that the debug lines name, without folders.
+        part_of_line: the name of the part at each line of it.
+
+    Raises:
+        ModuleInvalid: the library is no ELF file, or its debug information is damaged.
+    """
+    import numpy as np
+
+    image = read_image(library)
+    table = lines_of_file(image, file, str(library))
+    split = with_parts(image, table, part_of_line)
+    names = tuple(dict.fromkeys(part_of_line.values()))
+    number_of = {name: number for number, name in enumerate(names)}
+    by_line = np.full(max(part_of_line, default=0) + 2, -1, dtype=np.int64)
+    for line, name in part_of_line.items():
+        by_line[line] = number_of[name]
+    by_piece = np.array([*(number_of[part_of_piece(piece.name)] for piece in split.functions), -1], dtype=np.int64)
+    return CodeParts(names, split, table, by_line, by_piece)

@@ -38,8 +38,8 @@ from tracemap.core.files import (
 )
 from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.units import UNKNOWN
-from tracemap.machine.images import Image, read_image, read_images
-from tracemap.machine.native_lines import lines_of_file, with_parts
+from tracemap.machine.images import Image, read_images
+from tracemap.machine.native_lines import CodeParts, parts_of_code
 from tracemap.map.bundle_documents import (
     CALL_NAME,
     UNKNOWN_TIMES,
@@ -151,11 +151,23 @@ class Bundle:
         """
         if not self.is_native:
             return read_images(self.module_path)
-        image = read_image(self.module_path)
+        return (self.native_code().image,)
+
+    def native_code(self) -> CodeParts:
+        """The machine code of a library, by outermost loop.
+
+        Raises:
+            ModuleInvalid: the machine code cannot be read.
+
+        Example:
+            >>> tracemap.load("model.tracemap").native_code().names
+            Traceback (most recent call last):
+                ...
+            tracemap.core.errors.ModuleInvalid: model.tracemap/module.vmfb: is not an ELF file
+        """
         kernels = [kernel for kernel in self.graph.kernels if isinstance(kernel.text, str)]
         kernel_of_line = {step.line: kernel.name for kernel in kernels for step in kernel.steps}
-        table = lines_of_file(image, str(kernels[0].text) if kernels else "", str(self.module_path))
-        return (with_parts(image, table, kernel_of_line),)
+        return parts_of_code(self.module_path, str(kernels[0].text) if kernels else "", kernel_of_line)
 
     @property
     def runs_path(self) -> Path:
