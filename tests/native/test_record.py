@@ -226,7 +226,7 @@ def test_simulated_counts_of_equal_loops_are_equal(tmp_path: Path) -> None:
     instructions = [metrics["Ir"]["total"] for metrics in products]
     misses = [metrics["D1mr"]["total"] for metrics in products]
     assert len(products) == 3
-    assert max(instructions) < 1.001 * min(instructions)
+    assert max(instructions) < 1.02 * min(instructions)  # code without a line counts for the loop before it
     assert max(misses) < 1.1 * min(misses)
     assert min(misses) > 96 * 96 * 4 // 64
     assert min(instructions) > 4 * 96**3
