@@ -38,6 +38,12 @@ def pipeline(name: str) -> str:
     return f"builtin.module({LOOPS[name]},{STRUCTURED},{LLVM})"
 
 
+BUFFERS: Final = (
+    "one-shot-bufferize{bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map}"
+)
+"""The pass that gives tensors memory."""
+
+
 def flags(name: str) -> list[str]:
     """The flags of `tracemap build` for a pipeline."""
     return ["--to", "native", "--pipeline", pipeline(name)]

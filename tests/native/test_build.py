@@ -300,7 +300,11 @@ def test_damaged_debug_information_is_refused_or_read(libraries: Path, tmp_path:
             ["--to", "native", "--pipeline", "builtin.module(csx)"],
             "does not refer to a registered pass",
         ),
-        ("pipeline-invalid", ["--to", "native", "--pipeline", "builtin.module(cse)"], "must end in the llvm dialect"),
+        (
+            "pipeline-invalid",
+            ["--to", "native", "--pipeline", "builtin.module(cse)"],
+            "leave 34 operations of other dialects than llvm (memref.load, arith.constant",
+        ),
         ("usage-invalid", [*flags("plain"), "--", "--no-such-flag"], "clang: "),
     ],
 )

@@ -12,10 +12,21 @@ import numpy as np
 import pytest
 
 from tests.checks import check_balance, check_links, check_page
-from tests.native.support import NAMES, PROGRAMS, flags, needs_tools, program, run_all
+from tests.native.support import (
+    BUFFERS,
+    LLVM,
+    LOOPS,
+    NAMES,
+    PROGRAMS,
+    STRUCTURED,
+    flags,
+    needs_tools,
+    program,
+    run_all,
+)
 from tests.native.test_build import Native, refused
 from tests.oracle.native import equal_loops, loop_times, shares
-from tests.support import check_cli, json_cli, made_once, page_data, run_cli
+from tests.support import SAMPLES, check_cli, json_cli, made_once, page_data, run_cli
 from tracemap.runs.runfile import read_run
 
 NativeRun = Callable[[str, str], Path]
@@ -82,6 +93,19 @@ def test_an_op_in_libm_costs_the_loop_that_calls_it(native: Native, native_run: 
     bundle, run = native("softmax", "vector"), native_run("softmax", "vector")
     times = loop_times(bundle, run)
     assert times[2] > 0.4 * sum(times.values())
+
+
+def test_a_model_of_torch_mlir_costs_its_lines_of_python(tmp_path: Path) -> None:
+    """The model has tensors, weights as resources, and locations of Python."""
+    needs_tools()
+    passes = f"builtin.module({BUFFERS},{LOOPS['plain']},{STRUCTURED},{LLVM})"
+    words = ("--to", "native", "--pipeline", passes, "--source-root", SAMPLES / "sources", "-o", "b.tracemap")
+    check_cli("build", SAMPLES / "models" / "fx_mlp_linalg.mlir", *words, cwd=tmp_path)
+    check_cli("record", "b.tracemap", "--seconds", "0.5", "-o", "run.parquet", cwd=tmp_path)
+    table = check_cli("attribute", "run.parquet", "--map", "b.tracemap", "--by", "source", cwd=tmp_path)
+    first, second = (next(line for line in table.splitlines() if f"torch_models.py:{n}" in line) for n in (14, 15))
+    assert "linalg.matmul" in check_cli("show", "b.tracemap", "torch_models.py:14", cwd=tmp_path)
+    assert table.index(first) < table.index(second)
 
 
 @pytest.mark.long

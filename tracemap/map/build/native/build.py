@@ -21,7 +21,7 @@ from tracemap.core.files import check_is_file, read_stored_file
 from tracemap.core.locations import UNKNOWN_LOCATION, FileRange, Location, Name
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, Integer, join_names
+from tracemap.core.units import UNKNOWN, Integer, join_names, plural
 from tracemap.ir.generic_text import GenericModule, read_generic, source_model, stage_tree
 from tracemap.ir.model_reader import blank_locations
 from tracemap.ir.parsing import BYTECODE_MAGIC
@@ -229,8 +229,28 @@ def _lower(build: _NativeBuild, pipeline: PassNode) -> tuple[_LoopStage, Path]:
     printed.write_text(public.replace(f'loc("{TEXT_FILE}":', f'loc("{file}":'), encoding="utf-8")
     lowered = folder / "lowered.mlir"
     finished = PassNode(after.text, (*(after.inside or ()), PassNode(_SCOPES)))
-    lowered.write_text(tools.generic(printed, name, pipeline=finished), encoding="utf-8")
+    end = tools.generic(printed, name, pipeline=finished)
+    _check_lowered(read_generic(end), name)
+    lowered.write_text(end, encoding="utf-8")
     return _LoopStage(program, file, places.text), lowered
+
+
+_MOST_NAMED: Final = 5
+
+
+def _check_lowered(module: GenericModule, name: str) -> None:
+    """Reject a program that LLVM cannot compile, with the names of the operations that are left.
+
+    Raises:
+        PipelineInvalid: an operation is of another dialect than llvm.
+    """
+    left = Counter(op.name for op in module.operations if not op.name.startswith(("llvm.", "builtin.module")))
+    if left:
+        names = join_names([kind for kind, _ in left.most_common(_MOST_NAMED)], most=_MOST_NAMED)
+        raise PipelineInvalid(
+            f"{name}: the pipelines leave {plural(left.total(), 'operation')} of other dialects than llvm ({names}); "
+            "add the passes that convert them"
+        )
 
 
 def _compile(build: _NativeBuild, lowered: Path, library: Path, flags: Sequence[str]) -> None:

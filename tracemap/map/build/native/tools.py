@@ -18,6 +18,9 @@ _RELEASES: Final = range(40, 14, -1)
 _INSTALL: Final = "install MLIR's and LLVM's tools of one release (Debian: apt-get install mlir-19-tools clang-19)"
 _GENERIC: Final = ("--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope")
 _ANY_DIALECT: Final = "--allow-unregistered-dialect"
+_RESOURCE: Final = "dense_resource<"
+_RESOURCES: Final = "\n{-#"
+"""The section with the values of resources, at the end of a module's text."""
 _ERROR: Final = re.compile(r"\berror:|Assertion|LLVM ERROR")
 
 
@@ -58,7 +61,12 @@ class MlirTools:
             ModelInvalid: mlir-opt rejects the module.
             PipelineInvalid: it rejects the pipeline, or the pipeline the module.
         """
-        return self._opt(source, name, pipeline, *_GENERIC)
+        text = self._opt(source, name, pipeline, *_GENERIC)
+        if _RESOURCE not in text:
+            return text
+        # In local scope, mlir-opt leaves out the values of resources.
+        _, begin, resources = self._opt(source, name, pipeline).rpartition(_RESOURCES)
+        return f"{text}{begin}{resources}"
 
     def pretty(self, source: Path, name: str) -> str:
         """A module in its dialects' own forms, without locations.
