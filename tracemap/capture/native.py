@@ -19,7 +19,14 @@ from tracemap.capture.cache_simulation import steps_sql
 from tracemap.capture.inputs import SPEC, Input, dtype_of, generated_inputs, given_inputs, mapped_array, parsed
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.native_caches import simulate_native
-from tracemap.capture.noise import WATCH_S, niceness_to_run_at, noise_diagnostic, observed_noise, take_snapshot
+from tracemap.capture.noise import (
+    WATCH_S,
+    niceness_to_run_at,
+    noise_diagnostic,
+    observed_noise,
+    own_niceness,
+    take_snapshot,
+)
 from tracemap.capture.record import RecordedRun
 from tracemap.capture.run_names import Reservation
 from tracemap.core.diagnostics import Diagnostic
@@ -86,6 +93,7 @@ class _Executed:
     noise: Noise
     inputs: tuple[str, ...]
     function: str
+    niceness: int
 
 
 def record_native(
@@ -181,7 +189,7 @@ def _run_program(
     ending, noise = _execute(code, list(program), options, folder, "cpu-timer")
     if ending.failed:
         raise ProgramFailed(f"{program[0]} failed: {ending.explanation}")
-    return _Executed(tuple(program), None, 0, _samples(folder, ending, program[0]), noise, (), "")
+    return _Executed(tuple(program), None, 0, _samples(folder, ending, program[0]), noise, (), "", _niceness(options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +236,21 @@ def _run_function(code: NativeCode, call: _Call, options: RecordOptions, folder:
         raise ProgramFailed(f"{call.entry} cannot be called: {ending.explanation}")
     calls_ns = np.fromfile(times, dtype=np.int64).reshape(-1, 2)
     return _Executed(
-        tuple(command), calls_ns, warmup, _samples(folder, ending, call.entry), noise, call.said, call.entry
+        tuple(command),
+        calls_ns,
+        warmup,
+        _samples(folder, ending, call.entry),
+        noise,
+        call.said,
+        call.entry,
+        _niceness(options),
     )
+
+
+def _niceness(options: RecordOptions) -> int:
+    """The niceness of the program: the requested or best possible one, else that of this process."""
+    niceness = niceness_to_run_at(options.nice)
+    return niceness if isinstance(niceness, int) else own_niceness()
 
 
 def _execute(
@@ -245,8 +266,7 @@ def _execute(
         snapshots.append(take_snapshot(pid))
         return True
 
-    niceness = niceness_to_run_at(options.nice)
-    ending = run_program(command, _variables(code, recording, hz, sampler), watch, WATCH_S, niceness)
+    ending = run_program(command, _variables(code, recording, hz, sampler), watch, WATCH_S, _niceness(options))
     if not snapshots:
         return ending, UNKNOWN_NOISE
     return ending, observed_noise(snapshots, snapshots[0].time_ns, snapshots[-1].time_ns)
@@ -464,7 +484,7 @@ def _header(
     return RunHeader(
         module_sha256=code.sha256,
         bundle=code.bundle,
-        command=(*nice_prefix(0), *executed.command),
+        command=(*nice_prefix(executed.niceness), *executed.command),
         function=executed.function or UNKNOWN,
         device=NATIVE_DEVICE,
         workers=1,
