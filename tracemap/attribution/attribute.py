@@ -32,6 +32,7 @@ from tracemap.attribution.model import (
     UnattributedRow,
 )
 from tracemap.attribution.overhead import find_overhead
+from tracemap.attribution.sampled_times import with_sampling_error
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_noisy, percentiles, scan
 from tracemap.attribution.shares import (
@@ -275,6 +276,8 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     if estimates.new:
         request.keep(estimates.all_estimates())
     ops = op_results(graph, result_of_place, place_totals, shares, noisy=is_noisy(request.runs))
+    samples = next((scan_result.measured(metric) for metric in metrics if metric.name == SAMPLES), 0)
+    ops = with_sampling_error(ops, header, samples)
     unattributed = unattributed_rows(graph, place_totals, sites, names)
     series = series_of(tables, place_totals, result_of_place) if request.series else NO_SERIES
     return Attribution(

@@ -41,6 +41,7 @@ from tracemap.options.measure import RecordOptions
 from tracemap.runs.hook.samples import OUTSIDE, HookSamples, read_samples
 from tracemap.runs.model import (
     COLUMNS,
+    NATIVE_DEVICE,
     SAMPLES,
     UNKNOWN_NOISE,
     UNKNOWN_PARTS,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-NATIVE_DEVICE: Final = "native"
-"""The device of runs of native code."""
 _HZ: Final = 997
 """Samples per second; a prime, so that they do not fall into step with calls of a round number of microseconds."""
 _WARMUP: Final = 3

@@ -395,6 +395,9 @@ duration in which a dispatch of it ran. `step`: a line of kernel IR (0: machine 
 address in the executable's ELF image, in the address space of its symbols.
 """
 
+NATIVE_DEVICE: Final = "native"
+"""The device of runs of native code, in which times of kernels are parts of the samples."""
+
 SAMPLES = "samples"
 """Metric of `step` rows: samples of the program counter, one per row."""
 INSTRUCTIONS = "Ir"
