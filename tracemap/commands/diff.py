@@ -325,6 +325,19 @@ class _SideInput:
         return (self.known, self.runs) if with_runs else (self.bundle, [])
 
 
+def bundle_of_side(side: Path, bundle: Path | None) -> Bundle:
+    """The bundle of a side, or the one that is named for it.
+
+    Raises:
+        UsageInvalid: the side is a run that names no bundle.
+        BundleInvalid: the bundle cannot be read.
+    """
+    known = _read_side([side], bundle).known
+    if known is None:
+        raise UsageInvalid(f"{side}: does not say which bundle it is of; name it with --map-b")
+    return known
+
+
 def _are_files(runs: SidePaths) -> bool:
     """Whether runs can be read again."""
     return all(is_file(str(run)) for run in runs)

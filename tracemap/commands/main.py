@@ -102,6 +102,7 @@ COMMANDS = {
     "numerics": "Check the results of every dispatch: rounding errors, NaN, and which op is wrong.",
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
+    "check": "Fail if a new build is worse than its baseline, for continuous integration.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",

@@ -277,6 +277,25 @@ class ReportOptions(Options, Windowed):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckOptions(Options):
+    """Options of `check`: what fails, and the files to write."""
+
+    fail_over: float = percentage(5.0, "Fail if a cost or the peak of memory grew significantly by more than this.")
+    threshold: float = percentage(3.0, "Warn of statistically significant changes above this percentage.")
+    sarif: Path | None = option(None, "Write the problems as SARIF 2.1.0.", metavar="FILE")
+    junit: Path | None = option(None, "Write a test suite in JUnit's XML.", metavar="FILE")
+    markdown: Path | None = option(
+        None, "Write a summary in Markdown.  [default: in GitHub Actions, the summary of the job]", metavar="FILE"
+    )
+    map_a: Path | None = option(None, "Bundle of BASELINE.", metavar="BUNDLE")
+    map_b: Path | None = option(None, "Bundle of NEW.", metavar="BUNDLE")
+    raw: bool = option(False, "Compare times as recorded, not corrected for the machine's speed.")
+    rule: Rule | None = option(None, RULE_HELP)
+    memory: int = memory_option()
+    force: bool = option(False, "Overwrite outputs that tracemap did not write.")
+
+
+@dataclass(frozen=True, slots=True)
 class DiffOptions(Options):
     """Options of `diff`: how to compare two runs or bundles, and outputs."""
 
