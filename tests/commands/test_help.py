@@ -109,6 +109,7 @@ OUTPUTS = {
     "remarks": ["remarks"],
     "diff": ["diff"],
     "export": [],
+    "debug-info": ["debug-info"],
     "bench": ["bench"],
     "swap": ["swap"],
     "tune": ["tune"],

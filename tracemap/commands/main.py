@@ -103,6 +103,7 @@ COMMANDS = {
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
+    "debug-info": "Write debug information, so that perf, gdb and valgrind show the model's lines.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",
     "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",

@@ -1,0 +1,33 @@
+"""Terminal output of `tracemap debug-info`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, TextIO
+
+from tracemap.core.units import format_share, plural
+from tracemap.reports.debug_info import DebugInfo
+from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
+
+_EXECUTABLES: Final = (
+    *(Heading("executable", least=16), number("kernels"), number("instructions"), number("with op")),
+    *(number("with line"), Heading("build-id", least=8, leave=10)),
+)
+
+
+def print_debug_info(info: DebugInfo, folder: Path, out: TextIO) -> None:
+    """Print the executables with the share of instructions that have an op and a line."""
+    terminal = console(out)
+    rows = [
+        (
+            *(executable.code_file, str(executable.kernels), f"{executable.instructions:,}"),
+            format_share(executable.instructions_with_op, executable.instructions),
+            format_share(executable.instructions_with_line, executable.instructions),
+            executable.build_id[:8],
+        )
+        for executable in info.executables
+    ]
+    say(terminal, f"{folder}: {plural(len(rows), 'executable')} of {info.bundle}, lines: {info.lines}")
+    print_table(terminal, "", _EXECUTABLES, rows)
+    print_diagnostics(terminal, info.diagnostics)
+    say(terminal, f"next: TRACEMAP_HOOK_DEBUG_INFO={folder} LD_PRELOAD=$(tracemap hook path) YOUR PROGRAM")
