@@ -1,8 +1,8 @@
 """ELF files with other debug information for the unchanged code of an image.
 
 A *debug file* has sections without content in place of the code and data, as `objcopy --only-keep-debug` writes it. A
-*code file* has all that the loader reads of the image, byte for byte, so it may be loaded in its place. Only the offsets
-of the table of sections in the ELF header differ, which loaders do not read.
+*code file* has all that the loader reads of the image, byte for byte, so it may be loaded in its place. Only the place
+of the table of sections in the ELF header differs, which loaders do not read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
+_SEGMENTS_OFFSET: Final = slice(32, 40)
 _SECTIONS_OFFSET: Final = slice(40, 48)
+_SEGMENTS_COUNT: Final = slice(54, 58)
+"""Size and number of the segments, in the header."""
 _SECTIONS_COUNT: Final = slice(58, 64)
 """Size, number and table of names of the sections, in the header."""
 _PROGBITS, _SYMTAB, _STRTAB, _NOTE, _NOBITS = 1, 2, 3, 7, 8
@@ -87,8 +90,14 @@ class DebugFiles:
         return self._write(self._headers, keeps_content=False, keeps_frames=False).data
 
     def movable_file(self) -> MovableFile:
-        """The debug file for a debugger in the running program: with call frames, to be moved to its address."""
-        return self._write(self._headers, keeps_content=False, keeps_frames=True)
+        """The debug file for a debugger of the running program: with call frames, to be moved to its address.
+
+        It has no segments, whose addresses would have to move as well.
+        """
+        header = bytearray(self._headers[: _HEADER.size])
+        header[_SEGMENTS_OFFSET] = bytes(8)
+        header[_SEGMENTS_COUNT] = bytes(4)
+        return self._write(bytes(header), keeps_content=False, keeps_frames=True)
 
     @cached_property
     def _headers(self) -> bytes:
@@ -96,11 +105,13 @@ class DebugFiles:
         data = bytearray(self._loaded_bytes[: _HEADER.size])
         for segment in self._elf.iter_segments():
             fields = segment.header
+            # The table of segments is no longer in a segment.
+            kind = 0 if fields.p_type == "PT_PHDR" else _number_of_segment(fields.p_type)
             data += _SEGMENT.pack(
-                *(_number_of_segment(fields.p_type), fields.p_flags, fields.p_offset, fields.p_vaddr, fields.p_paddr),
+                *(kind, fields.p_flags, fields.p_offset, fields.p_vaddr, fields.p_paddr),
                 *(0, fields.p_memsz, fields.p_align),
             )
-        data[32:40] = _HEADER.size.to_bytes(8, "little")
+        data[_SEGMENTS_OFFSET] = _HEADER.size.to_bytes(8, "little")
         return bytes(data)
 
     def _write(self, begin: bytes, *, keeps_content: bool, keeps_frames: bool) -> MovableFile:

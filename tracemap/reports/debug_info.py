@@ -232,8 +232,8 @@ class _Executable:
 
 # ---- table for the running program
 #
-# `code/IDENTITY.lines` has, for the hook (debug_tables.h): functions, rows, the offsets of addresses in the movable debug
-# file, texts, and that file.
+# `code/IDENTITY.lines` has, for the hook (debug_tables.h): functions, rows, the offsets of addresses in the movable
+# debug file, texts, and that file.
 
 
 _TABLE_MAGIC: Final = b"tmlines1"
