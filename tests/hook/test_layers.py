@@ -20,7 +20,8 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
-    ("images", "settings", "printing", "event_names", "files", "lock", "native_call", "debug_tables"),
+    ("images", "settings", "printing", "event_names", "files", "lock", "native_call"),
+    ("debug_tables",),
     ("debugger", "jitdump", "code_files"),
     ("debug_info",),
     ("counters", "process", "statistics", "mapping"),

@@ -4,38 +4,30 @@
 #include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "debug_tables.h"
+#include "files.h"
 #include "images.h"
 #include "settings.h"
 
-/* A mapped file; NULL pages: none. */
-struct mapped {
-  const char *pages;
+/* The content of a file; NULL: it cannot be read. */
+struct content {
+  const char *data;
   size_t size;
-  int file;
 };
 
-static struct mapped map_file(const char *path) {
-  struct stat about;
-  struct mapped mapped = {NULL, 0, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (mapped.file < 0) return mapped;
-  if (!fstat(mapped.file, &about) && S_ISREG(about.st_mode) && about.st_size >= (off_t)sizeof(ElfW(Ehdr))) {
-    mapped.size = (size_t)about.st_size;
-    void *pages = real_mmap(NULL, mapped.size, PROT_READ, MAP_PRIVATE, mapped.file, 0);
-    if (pages != MAP_FAILED) mapped.pages = pages;
-  }
-  return mapped;
+static struct content read_content(const char *path) {
+  struct content content = {NULL, 0};
+  content.data = file_copy(path, &content.size);
+  return content;
 }
 
-static void unmap_file(struct mapped *mapped) {
-  if (mapped->pages) real_munmap((void *)(uintptr_t)mapped->pages, mapped->size);
-  if (mapped->file >= 0) close(mapped->file);
+static void free_content(struct content *content) {
+  if (content->data) real_munmap((void *)(uintptr_t)content->data, content->size);
 }
 
-static bool is_in_file(const struct mapped *mapped, const struct image_segment *segment) {
-  return segment->offset <= mapped->size && segment->file_size <= mapped->size - segment->offset;
+static bool is_in_file(const struct content *content, const struct image_segment *segment) {
+  return segment->offset <= content->size && segment->file_size <= content->size - segment->offset;
 }
 
 /* The ELF header of a code file has other places of sections, which no loader reads. */
@@ -63,35 +55,35 @@ static uintptr_t end_of(const struct image_segment *segment) {
 }
 
 /* Whether each segment has its own pages, fits the file, and, if it is read-only, has the file's bytes. */
-static bool can_back(const struct mapped *mapped, const struct image *image) {
+static bool can_back(const struct content *content, const struct image *image) {
   for (unsigned place = 0; place < image->count; place++) {
     const struct image_segment *segment = &image->segments[place];
-    if (!is_in_file(mapped, segment) || (segment->address - segment->offset) % page_bytes()) return false;
+    if (!is_in_file(content, segment) || (segment->address - segment->offset) % page_bytes()) return false;
     if (place && page_of(segment->address) < end_of(segment - 1)) return false;
     if (!memory_is_readable((const void *)segment->address, segment->file_size)) return false;
-    if (!(segment->flags & PF_W) && !same_bytes((const char *)segment->address, mapped->pages + segment->offset,
+    if (!(segment->flags & PF_W) && !same_bytes((const char *)segment->address, content->data + segment->offset,
                                                 segment->offset, segment->file_size))
       return false;
   }
   return image->count > 0;
 }
 
-static bool map_at(const struct mapped *mapped, const struct image_segment *segment, int protection) {
+static bool map_at(int file, const struct image_segment *segment, int protection) {
   uintptr_t begin = page_of(segment->address);
   off_t offset = (off_t)(segment->offset - (segment->address - begin));
-  return real_mmap((void *)begin, end_of(segment) - begin, protection, MAP_PRIVATE | MAP_FIXED, mapped->file, offset) !=
+  return real_mmap((void *)begin, end_of(segment) - begin, protection, MAP_PRIVATE | MAP_FIXED, file, offset) !=
          MAP_FAILED;
 }
 
 /* Relocated data is written to the new pages. The loader protects them afterwards. */
-static bool back_segment(const struct mapped *mapped, const struct image_segment *segment) {
+static bool back_segment(int file, const struct image_segment *segment) {
   uintptr_t begin = page_of(segment->address), size = end_of(segment) - begin;
   if (!segment->file_size) return true;
-  if (!(segment->flags & PF_W)) return map_at(mapped, segment, PROT_READ | (segment->flags & PF_X ? PROT_EXEC : 0));
+  if (!(segment->flags & PF_W)) return map_at(file, segment, PROT_READ | (segment->flags & PF_X ? PROT_EXEC : 0));
   void *copy = new_pages(size);
   if (!copy) return false;
   memcpy(copy, (const void *)begin, size);
-  bool backed = map_at(mapped, segment, PROT_READ | PROT_WRITE);
+  bool backed = map_at(file, segment, PROT_READ | PROT_WRITE);
   if (backed) memcpy((void *)begin, copy, size);
   real_munmap(copy, size);
   return backed;
@@ -100,20 +92,22 @@ static bool back_segment(const struct mapped *mapped, const struct image_segment
 bool code_file_back(const char *path, const char *base, size_t size) {
   struct image image;
   if (!image_read(base, size, &image)) return false;
-  struct mapped mapped = map_file(path);
-  bool backed = mapped.pages && can_back(&mapped, &image);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct content content = read_content(path);
+  bool backed = file >= 0 && content.data && can_back(&content, &image);
   if (!backed) say("%s is not used: its code is not that of the executable", path);
-  for (unsigned place = 0; backed && place < image.count; place++) backed = back_segment(&mapped, &image.segments[place]);
-  unmap_file(&mapped);
+  for (unsigned place = 0; backed && place < image.count; place++) backed = back_segment(file, &image.segments[place]);
+  free_content(&content);
+  if (file >= 0) close(file);
   return backed;
 }
 
 /* ---- an executable in a file */
 
-static bool same_file(const struct mapped *one, const struct mapped *other, const struct image *image) {
+static bool same_file(const struct content *one, const struct content *other, const struct image *image) {
   for (unsigned place = 0; place < image->count; place++) {
     const struct image_segment *segment = &image->segments[place];
-    if (!is_in_file(other, segment) || !same_bytes(one->pages + segment->offset, other->pages + segment->offset,
+    if (!is_in_file(other, segment) || !same_bytes(one->data + segment->offset, other->data + segment->offset,
                                                    segment->offset, segment->file_size))
       return false;
   }
@@ -121,21 +115,21 @@ static bool same_file(const struct mapped *one, const struct mapped *other, cons
 }
 
 bool code_file_for(const char *path, char *found, size_t size) {
-  struct mapped mapped = map_file(path);
+  struct content content = read_content(path);
   struct image image;
   bool same = false;
-  if (mapped.pages && image_read_file(mapped.pages, mapped.size, &image)) {
-    uint64_t identity = image_identity(&image, mapped.pages);
+  if (content.data && image_read_file(content.data, content.size, &image)) {
+    uint64_t identity = image_identity(&image, content.data);
     for (const char *folder = settings.debug_info; !same && *folder; folder += strlen(folder) + 1) {
       struct debug_table table = debug_table_read(folder, identity);
       if (!table.header) continue;
       debug_table_code_file(&table, folder, found, size);
       debug_table_free(&table);
-      struct mapped other = map_file(found);
-      same = other.pages && same_file(&mapped, &other, &image);
-      unmap_file(&other);
+      struct content other = read_content(found);
+      same = other.data && same_file(&content, &other, &image);
+      free_content(&other);
     }
   }
-  unmap_file(&mapped);
+  free_content(&content);
   return same;
 }

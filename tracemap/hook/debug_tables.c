@@ -1,39 +1,8 @@
 #include "debug_tables.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
+#include "files.h"
 
 #define MAGIC "tmlines1"
-#define MOST_BYTES (1u << 30)
-
-static bool read_all(int file, char *data, size_t size) {
-  while (size) {
-    ssize_t got = read(file, data, size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    data += got;
-    size -= (size_t)got;
-  }
-  return true;
-}
-
-/* The content in memory of our own; NULL if it cannot be read. */
-static char *read_copy(const char *path, size_t *size) {
-  struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return NULL;
-  char *data = NULL;
-  if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size > 0 && about.st_size <= MOST_BYTES) {
-    *size = (size_t)about.st_size;
-    data = new_pages(*size);
-    if (data && !read_all(file, data, *size)) {
-      real_munmap(data, *size);
-      data = NULL;
-    }
-  }
-  close(file);
-  return data;
-}
 
 static bool functions_fit(const struct debug_table *table) {
   const struct table_header *header = table->header;
@@ -79,7 +48,7 @@ struct debug_table debug_table_read(const char *folder, uint64_t identity) {
   struct debug_table table = {0};
   char path[8192];
   snprintf(path, sizeof path, "%s/code/%016" PRIx64 ".lines", folder, identity);
-  char *data = read_copy(path, &table.size);
+  char *data = file_copy(path, &table.size);
   if (!data) return table;
   if (is_valid(&table, data, identity)) return table;
   say("%s is damaged: write the folder again with `tracemap debug-info`", path);

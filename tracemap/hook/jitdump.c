@@ -121,7 +121,6 @@ static void put(const void *data, size_t size) {
   }
 }
 
-/* perf reads line 0 as a line; a row with it ends the line before. */
 static void add_lines(const struct debug_table *table, const struct table_function *function, uint64_t bias) {
   const struct table_row *rows = table->rows + function->first_row;
   if (!function->row_count) return;

@@ -9,7 +9,7 @@ below are those of this document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -301,11 +301,17 @@ _MOST_COLUMNS: Final = (1 << 15) - 1
 
 def _line_program(functions: Sequence[DebugFunction], files: Sequence[str]) -> _Section:
     header = _Section()
-    for value in (1, 1, 1, _LINE_BASE & 0xFF, _LINE_RANGE, _OPCODE_BASE, *_OPERANDS, 0):
+    for value in (1, 1, 1, _LINE_BASE & 0xFF, _LINE_RANGE, _OPCODE_BASE, *_OPERANDS):
         header.number(value, 1)
-    for file in files or ("unknown",):
-        header.text(file)
-        header.data += bytes(3)  # no folder, time or size
+    paths = [file.rpartition("/") for file in files or ("unknown",)]
+    folders = list(dict.fromkeys(folder for folder, _, _ in paths if folder))
+    for folder in folders:
+        header.text(folder)
+    header.number(0, 1)
+    for folder, _, file in paths:
+        header.text(file or "unknown")
+        header.unsigned(folders.index(folder) + 1 if folder else 0)
+        header.data += bytes(2)  # no time or size
     header.number(0, 1)
     section = _Section()
     section.data += bytes(4)
@@ -322,7 +328,7 @@ def _add_sequence(section: _Section, function: DebugFunction) -> None:
     section.data += _SET_ADDRESS
     section.address(function.low)
     state = LineRow(function.low, SourceLine(0, 1))
-    for row in _rows(function):
+    for row in changed_rows(function):
         _add_row(section, state, row)
         state = row
     section.number(_ADVANCE_ADDRESS, 1)
@@ -330,15 +336,15 @@ def _add_sequence(section: _Section, function: DebugFunction) -> None:
     section.data += _END_SEQUENCE
 
 
-def _rows(function: DebugFunction) -> Iterator[LineRow]:
-    """The rows that change the line; the first begins the function."""
-    source = NO_SOURCE_LINE
-    if not function.rows or function.rows[0].address > function.low:
-        yield LineRow(function.low, source)
-    for index, row in enumerate(function.rows):
-        if row.source != source or not index:
-            yield row
-        source = row.source
+def changed_rows(function: DebugFunction) -> list[LineRow]:
+    """The rows of a function that change the line; the first begins the function."""
+    rows = [LineRow(function.low, NO_SOURCE_LINE)]
+    for row in function.rows:
+        if row.address == function.low:
+            rows = [row]
+        elif row.source != rows[-1].source:
+            rows.append(row)
+    return rows
 
 
 def _add_row(section: _Section, state: LineRow, row: LineRow) -> None:

@@ -39,6 +39,7 @@ from tracemap.machine.dwarf_writer import (
     LineRow,
     SourceLine,
     bytes_of,
+    changed_rows,
     write_dwarf,
 )
 from tracemap.machine.images import CodeFunction, Image, function_symbols, read_images
@@ -262,12 +263,12 @@ def line_table(files: DebugFiles, functions: Sequence[DebugFunction], paths: Seq
 
     functions_data, rows_data, rows = bytearray(), bytearray(), 0
     for function in functions:
-        own = [row for row in function.rows if row.source.line]
+        own = changed_rows(function)
         functions_data += _FUNCTION.pack(
             function.low, function.high - function.low, place(function.name), rows, len(own)
         )
         for row in own:
-            rows_data += _ROW.pack(row.address, row.source.line, place(paths[row.source.file]))
+            rows_data += _ROW.pack(row.address, row.source.line, place(paths[row.source.file]) if paths else 0)
         rows += len(own)
     movable = files.movable_file()
     texts.extend(bytes(-len(texts) % 8))
