@@ -1,6 +1,7 @@
 #include "debug_info.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include "code_files.h"
 #include "debug_tables.h"
@@ -49,6 +50,12 @@ bool debug_info_file(const char *path, char *found, size_t size) {
   bool is_found = settings.debug_info[0] && code_file_for(path, found, size);
   errno = error;
   return is_found;
+}
+
+/* valgrind preloads libraries of its own. */
+bool debug_info_keeps_code(void) {
+  const char *preloaded = settings.debug_info[0] ? getenv("LD_PRELOAD") : NULL;
+  return preloaded && strstr(preloaded, "vgpreload_");
 }
 
 void debug_info_lock(void) {

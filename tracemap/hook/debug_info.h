@@ -20,6 +20,9 @@ void debug_info_remove(struct debug_entry entry);
 /* Finds the file for libdl to load in place of this one; false if there is none. */
 bool debug_info_file(const char *path, char *found, size_t size);
 
+/* Whether code stays in memory when its executable is unloaded: callgrind looks up lines when the program ends. */
+bool debug_info_keeps_code(void);
+
 /* Around a fork. */
 void debug_info_lock(void);
 void debug_info_unlock(void);

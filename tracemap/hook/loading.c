@@ -166,7 +166,7 @@ static COLD void *open_temporary(const char *path, int mode) {
   if (!debug_info_file(path, file, sizeof file)) return libc.dlopen(path, mode);
   void *loaded = libc.dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
   if (loaded) libc.dlclose(loaded);
-  void *handle = loaded ? NULL : libc.dlopen(file, mode);
+  void *handle = loaded ? NULL : libc.dlopen(file, mode | (debug_info_keeps_code() ? RTLD_NODELETE : 0));
   return handle ? handle : libc.dlopen(path, mode);
 }
 
@@ -305,15 +305,20 @@ static void protection_changed(const char *address, size_t size, int protection)
   errno = error;
 }
 
-static void unmapped(const char *address, size_t size) {
-  if (!lock_enter(&reservations_lock)) return;
+/* Returns whether the memory stays mapped. */
+static bool unmapped(const char *address, size_t size) {
+  if (!lock_enter(&reservations_lock)) return false;
   int error = errno;
+  bool stays = false;
   for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
-    if (found->base && found->base >= address && found->base < address + size) forget(found);
+    if (!found->base || found->base < address || found->base >= address + size) continue;
+    stays |= found->looked_at && debug_info_keeps_code();
+    forget(found);
   }
   lock_release(&reservations_lock);
   errno = error;
+  return stays;
 }
 
 EARLY void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
@@ -334,7 +339,7 @@ EARLY int hooked_mprotect(void *address, size_t size, int protection) {
 
 EARLY int hooked_munmap(void *address, size_t size) {
   /* Before the call, since another thread may get the address as soon as it is free. */
-  if (UNLIKELY(any_reserved())) unmapped(address, size);
+  if (UNLIKELY(any_reserved()) && unmapped(address, size)) return 0;
   return real_munmap(address, size);
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tracemap.machine.images import NO_LINE
@@ -319,21 +320,31 @@ def _line_program(functions: Sequence[DebugFunction], files: Sequence[str]) -> _
     section.number(len(header.data), 4)
     section.data += header.data
     for function in functions:
-        _add_sequence(section, function)
+        _add_sequences(section, function)
     section.data[:4] = (len(section.data) - 4).to_bytes(4, "little")
     return section
 
 
-def _add_sequence(section: _Section, function: DebugFunction) -> None:
-    section.data += _SET_ADDRESS
-    section.address(function.low)
-    state = LineRow(function.low, SourceLine(0, 1))
-    for row in changed_rows(function):
+def _add_sequences(section: _Section, function: DebugFunction) -> None:
+    """Write a sequence for each stretch of code with lines; between them there is no line.
+
+    Rows of line 0 would say the same, but gdb ignores them.
+    """
+    state = None
+    for row, after in pairwise([*changed_rows(function), LineRow(function.high, NO_SOURCE_LINE)]):
+        if row.source.line == NO_LINE:
+            continue
+        if state is None:
+            section.data += _SET_ADDRESS
+            section.address(row.address)
+            state = LineRow(row.address, SourceLine(0, 1))
         _add_row(section, state, row)
         state = row
-    section.number(_ADVANCE_ADDRESS, 1)
-    section.unsigned(function.high - state.address)
-    section.data += _END_SEQUENCE
+        if after.source.line == NO_LINE:
+            section.number(_ADVANCE_ADDRESS, 1)
+            section.unsigned(after.address - row.address)
+            section.data += _END_SEQUENCE
+            state = None
 
 
 def changed_rows(function: DebugFunction) -> list[LineRow]:
