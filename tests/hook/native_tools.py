@@ -83,7 +83,7 @@ def agreement(found: Mapping[tuple[str, int], Shown], names: Mapping[tuple[str, 
 
 def op_in(name: str) -> str:
     """The id at the begin of an op's name; "" for the name of a kernel."""
-    match = re.match(r"(op\d+) \S+ \([^()]*\)", name)
+    match = re.fullmatch(r"(op\d+) \S+ \(.*\)", name)
     return match[1] if match else ""
 
 
@@ -93,24 +93,22 @@ def op_in(name: str) -> str:
 _GDB_SCRIPT = """
 import gdb
 gdb.execute("set pagination off")
-gdb.execute("set breakpoint pending on")
 gdb.execute("set confirm off")
 {start}
-for kernel in {kernels!r}:
-    symbol = gdb.lookup_global_symbol(kernel) or gdb.lookup_static_symbol(kernel)
-    try:
-        low = int(gdb.parse_and_eval("(long)&'" + kernel + "'"))
-    except gdb.error as error:
-        print("missing", kernel, error)
-        continue
-    for offset in {offsets!r}[kernel]:
-        text = gdb.execute("info line *%d" % (low + offset), to_string=True)
-        block = gdb.block_for_pc(low + offset)
-        while block is not None and block.function is None:
-            block = block.superblock
-        name = block.function.name if block is not None else ""
-        print("@", kernel, offset, name, "@", text.splitlines()[0])
-gdb.execute("kill")
+for file in gdb.objfiles():
+    for kernel, offsets in {offsets!r}.items():
+        symbol = file.lookup_global_symbol(kernel)
+        if symbol is None:
+            continue
+        low = int(symbol.value().address)
+        for offset in offsets:
+            text = gdb.execute("info line *%d" % (low + offset), to_string=True)
+            block = gdb.block_for_pc(low + offset)
+            while block is not None and block.function is None:
+                block = block.superblock
+            name = block.function.name if block is not None else ""
+            print("@", file.filename, "@", kernel, offset, name, "@", text.splitlines()[0])
+gdb.execute({end!r})
 """
 
 
@@ -118,38 +116,36 @@ def gdb_lines(
     command: Sequence[str | Path], names: Instructions, folder: Path, variables: Mapping[str, str]
 ) -> Instructions:
     """`info line *pc` in the running program, stopped in its first kernel."""
-    offsets: dict[str, list[int]] = {}
-    for kernel, offset in names:
-        offsets.setdefault(kernel, []).append(offset)
     settings = "".join(f'gdb.execute("set environment {name} {value}")\n' for name, value in variables.items())
-    breaks = f"{settings}gdb.Breakpoint({next(iter(offsets))!r})\ngdb.execute('run')"
-    return _gdb(["--args", *map(str, command)], breaks, offsets, folder)
+    breakpoint_ = f'gdb.execute("set breakpoint pending on")\ngdb.Breakpoint({next(iter(names))[0]!r})\n'
+    files = _gdb(["--args", *map(str, command)], f"{settings}{breakpoint_}gdb.execute('run')", names, folder, "kill")
+    assert len(files) == 1, list(files)
+    return next(iter(files.values()))
 
 
-def gdb_attached(process: int, names: Instructions, folder: Path) -> Instructions:
-    """The same in a process that runs already."""
-    offsets: dict[str, list[int]] = {}
-    for kernel, offset in names:
-        offsets.setdefault(kernel, []).append(offset)
-    script = _gdb(["-p", str(process)], "", offsets, folder, end="detach")
-    return script
+def gdb_attached(process: int, names: Instructions, folder: Path) -> dict[str, Instructions]:
+    """The same in a process that runs already, by file of debug information."""
+    return _gdb(["-p", str(process)], "", names, folder, "detach")
 
 
 def _gdb(
-    arguments: Sequence[str], start: str, offsets: Mapping[str, Sequence[int]], folder: Path, end: str = "kill"
-) -> Instructions:
+    arguments: Sequence[str], start: str, names: Instructions, folder: Path, end: str
+) -> dict[str, Instructions]:
+    offsets: dict[str, list[int]] = {}
+    for kernel, offset in names:
+        offsets.setdefault(kernel, []).append(offset)
     script = folder / "gdb.py"
-    text = _GDB_SCRIPT.format(start=start, kernels=list(offsets), offsets=dict(offsets))
-    script.write_text(text.replace('"kill"', f'"{end}"'), encoding="utf-8")
+    script.write_text(_GDB_SCRIPT.format(start=start, offsets=offsets, end=end), encoding="utf-8")
     command = [need("gdb"), "-nx", "-batch", "-x", str(script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    shown: Instructions = {}
+    files: dict[str, Instructions] = {}
     for line in done.stdout.splitlines():
-        match = re.match(r"@ (\S+) (\d+) (.*) @ (?:Line (\d+) of |)", line)
+        match = re.match(r"@ (.*?) @ (\S+) (\d+) (.*) @ (?:Line (\d+) of |)", line)
         if match:
-            shown[match[1], int(match[2])] = Shown(op_in(match[3]), int(match[4] or 0))
-    assert shown, done.stdout + done.stderr
-    return shown
+            shown = Shown(op_in(match[4]), int(match[5] or 0))
+            files.setdefault(match[1], {})[match[2], int(match[3])] = shown
+    assert files, done.stdout + done.stderr
+    return files
 
 
 # ---- perf
@@ -172,7 +168,7 @@ def perf_annotated(data: Path, symbol: str, texts: Mapping[str, int]) -> Iterato
             yield int(match[1], 16), Shown(op, line if op else 0)
         elif match := _BESIDE.match(row):
             if match[1].endswith("():"):
-                op = op_in(match[1])
+                op = op_in(match[1].removesuffix("():"))
             elif match[1].strip() in texts:
                 line = texts[match[1].strip()]
 
