@@ -280,6 +280,14 @@ def test_numerics_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest
 
 
 @pytest.mark.long
+def test_debug_information_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "m.tracemap").symlink_to(fixed("hand_mlp"))
+    options = ("-o", "symbols", "--lines", "kernel")
+    build_id: Masks = ((re.compile(r"^[0-9a-f]{12}(?=  X86)", re.MULTILINE), "<build-id> "),)
+    check_shown("debug-info", "debug-info", "m.tracemap", *options, cwd=tmp_path, request=request, masks=build_id)
+
+
+@pytest.mark.long
 def test_remarks_look_as_they_did(remarked: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "m.tracemap").symlink_to(remarked("hand_attention"))
     check_shown("remarks", "remarks", "m.tracemap", "--top", "12", cwd=tmp_path, request=request)

@@ -128,9 +128,7 @@ def gdb_attached(process: int, names: Instructions, folder: Path) -> dict[str, I
     return _gdb(["-p", str(process)], "", names, folder, "detach")
 
 
-def _gdb(
-    arguments: Sequence[str], start: str, names: Instructions, folder: Path, end: str
-) -> dict[str, Instructions]:
+def _gdb(arguments: Sequence[str], start: str, names: Instructions, folder: Path, end: str) -> dict[str, Instructions]:
     offsets: dict[str, list[int]] = {}
     for kernel, offset in names:
         offsets.setdefault(kernel, []).append(offset)

@@ -33,7 +33,7 @@ NAMES = ["op1 stablehlo.add (site0)", 'op2 "quoted" (site1)', "ümlaut \u202e", 
 def drawn_functions(seed: int, low: int, high: int) -> list[DebugFunction]:
     """Functions that fill an address range, with gaps, and rows without lines."""
     rng = random.Random(seed)
-    functions = []
+    functions: list[DebugFunction] = []
     while low < high - 64:
         size = rng.randrange(16, min(4096, high - low))
         addresses = sorted({low, *(rng.randrange(low, low + size) for _ in range(rng.randrange(40)))})
@@ -42,7 +42,9 @@ def drawn_functions(seed: int, low: int, high: int) -> list[DebugFunction]:
         ranges = tuple(zip(edges[::2], edges[1::2], strict=False))
         inlined = (InlinedCode(rng.choice(NAMES), SourceLine(1, 7), ranges),) if ranges and rng.random() < 0.7 else ()
         name = rng.choice(NAMES)
-        functions.append(DebugFunction(name, f"kernel{len(functions)}", low, low + size, SourceLine(0, 3), rows, inlined))
+        functions.append(
+            DebugFunction(name, f"kernel{len(functions)}", low, low + size, SourceLine(0, 3), rows, inlined)
+        )
         low += size + rng.randrange(3) * 16
     return functions
 
@@ -145,7 +147,11 @@ def test_llvm_finds_no_error(image: Image, tmp_path: Path) -> None:
         pytest.skip("needs llvm-dwarfdump (Debian: llvm)")
     functions = drawn_functions(1, image.functions[0].low, image.functions[-1].high)
     files = written(image, functions)
-    for name, data in (("code", files.code_file()), ("debug", files.debug_file()), ("moved", files.movable_file().data)):
+    for name, data in (
+        ("code", files.code_file()),
+        ("debug", files.debug_file()),
+        ("moved", files.movable_file().data),
+    ):
         (tmp_path / name).write_bytes(data)
         done = subprocess.run([verifier, "--verify", tmp_path / name], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout

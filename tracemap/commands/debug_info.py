@@ -23,8 +23,8 @@ def command(bundle: Path, options: DebugInfoOptions) -> None:
     \b
     Example:
       tracemap debug-info model.tracemap -o symbols
-      TRACEMAP_HOOK_DEBUG_INFO=symbols LD_PRELOAD=$(tracemap hook path) \\
-        perf record iree-run-module --module=model.tracemap/module.vmfb
+      env $(tracemap hook env --debug-info symbols) perf record \\
+        iree-run-module --module=model.tracemap/module.vmfb
       perf annotate --stdio
     """
     from tracemap.core.files import show_in_format

@@ -203,7 +203,7 @@ def _abbreviations() -> bytes:
 
 
 _HEADER_BYTES: Final = 11
-"""Of a compilation unit (7.5.1.1): length, version, offset of the abbreviations, size of an address."""
+"""Size of a compilation unit's header (7.5.1.1): length, version, offset of the abbreviations, size of an address."""
 
 
 @dataclass

@@ -362,9 +362,7 @@ def debug_info(bundle: Bundle, lines: Lines) -> tuple[DebugInfo, dict[str, bytes
             f"{bundle.module_path}: has no machine code of kernels with debug lines; build the bundle for CPUs of "
             "x86-64 or AArch64, without --iree-llvmcpu-debug-symbols=false"
         )
-    info = DebugInfo(
-        bundle=bundle.name, lines=lines, executables=tuple(executables), diagnostics=tuple(diagnostics)
-    )
+    info = DebugInfo(bundle=bundle.name, lines=lines, executables=tuple(executables), diagnostics=tuple(diagnostics))
     return info, {**files, DEBUG_INFO_NAME: pretty_json(info).encode()}
 
 

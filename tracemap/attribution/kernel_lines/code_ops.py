@@ -38,8 +38,8 @@ def instruction_ops(
     """The instructions of a kernel in an image, by address, with the op whose value each carries.
 
     The line is the one that attribution uses (`KernelCode.line_at`); instructions of no op keep their debug line. Some
-    lines belong to several ops, and kernels to several dispatch sites: the first site with an op of the line counts,
-    and the first of its members.
+    lines belong to several ops, and kernels to several dispatch sites: the first dispatch site with an op of the line
+    counts, and there the first op.
 
     Raises:
         ModuleInvalid: the architecture is not supported, or the code lies outside the image.

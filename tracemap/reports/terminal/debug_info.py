@@ -10,8 +10,8 @@ from tracemap.reports.debug_info import DebugInfo
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 
 _EXECUTABLES: Final = (
-    *(Heading("executable", least=16), number("kernels"), number("instructions"), number("with op")),
-    *(number("with line"), Heading("build-id", least=8, leave=10)),
+    *(Heading("build-id"), Heading("architecture"), number("kernels"), number("instructions")),
+    *(number("with op"), number("with line")),
 )
 
 
@@ -20,14 +20,14 @@ def print_debug_info(info: DebugInfo, folder: Path, out: TextIO) -> None:
     terminal = console(out)
     rows = [
         (
-            *(executable.code_file, str(executable.kernels), f"{executable.instructions:,}"),
+            *(executable.build_id[:12], executable.architecture.removeprefix("EM_")),
+            *(str(executable.kernels), f"{executable.instructions:,}"),
             format_share(executable.instructions_with_op, executable.instructions),
             format_share(executable.instructions_with_line, executable.instructions),
-            executable.build_id[:8],
         )
         for executable in info.executables
     ]
     say(terminal, f"{folder}: {plural(len(rows), 'executable')} of {info.bundle}, lines: {info.lines}")
     print_table(terminal, "", _EXECUTABLES, rows)
     print_diagnostics(terminal, info.diagnostics)
-    say(terminal, f"next: TRACEMAP_HOOK_DEBUG_INFO={folder} LD_PRELOAD=$(tracemap hook path) YOUR PROGRAM")
+    say(terminal, f"next: env $(tracemap hook env --debug-info {folder}) PROGRAM")
