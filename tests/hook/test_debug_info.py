@@ -21,6 +21,7 @@ from tests.hook import native_tools, support
 from tests.hook.test_host import library, output  # noqa: F401 - fixtures
 from tests.support import SAMPLES, check_cli, made_once
 from tracemap.core.toolchain import find_tool
+from tracemap.hook.compiling import find_compiler
 from tracemap.machine.images import elf_of, read_images
 from tracemap.map.bundle import load
 from tracemap.runs.hook.recording import read_recording
@@ -343,6 +344,32 @@ def test_the_program_and_its_record_are_as_without(
     assert not read_recording(output).diagnostics
     alone = native_tools.environment(library, symbols)
     assert support.run(words, alone) == plain
+
+
+def test_libraries_still_open_others_next_to_them(library: Path, tmp_path: Path) -> None:
+    """The loader looks where the caller's RUNPATH says, so the caller must stay the same."""
+    support.need_compiler()
+    texts = {
+        "inner.c": "int inner(void) { return 7; }",
+        "outer.c": "#include <dlfcn.h>\n#include <stddef.h>\n"
+        'int outer(void) { return dlopen("libinner.so", RTLD_NOW) != NULL; }',
+        "main.c": "#include <dlfcn.h>\nint main(int count, char **words) { (void)count;\n"
+        'int (*outer)(void) = (int (*)(void))dlsym(dlopen(words[1], RTLD_NOW), "outer");\n'
+        "return !outer() || dlopen(words[2], RTLD_NOW) || !dlopen(0, RTLD_NOW); }",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    compiler = find_compiler()
+    shared = ["-shared", "-fPIC", "-ldl"]
+    runpath = "-Wl,--enable-new-dtags,-rpath,$ORIGIN"
+    subprocess.run([*compiler, tmp_path / "inner.c", *shared, "-o", folder / "libinner.so"], check=True)
+    subprocess.run([*compiler, tmp_path / "outer.c", *shared, runpath, "-o", folder / "libouter.so"], check=True)
+    subprocess.run([*compiler, tmp_path / "main.c", "-ldl", "-o", tmp_path / "main"], check=True)
+    words = [tmp_path / "main", folder / "libouter.so", folder / "iree_dylib_missing.so"]
+    for variables in ({}, {"LD_PRELOAD": str(library)}):
+        assert native_tools.run(words, variables, tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 0)) for seed in range(12)])

@@ -234,14 +234,19 @@ static struct lock reservations_lock;
 /* Mostly there are none, so the program's calls take no lock. */
 EARLY static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
 
-static void forget(struct reservation *reservation) {
+/* Returns whether its memory stays mapped. */
+static COLD bool end_reserved(const struct reservation *reservation) {
+  reserved_executables--;
+  debug_info_remove(reservation->debug);
+  if (reservation->executable != NO_EXECUTABLE) release(reservation->executable);
+  return debug_info_keeps_code();
+}
+
+static bool forget(struct reservation *reservation) {
   struct reservation old = *reservation;
   *reservation = (struct reservation){.executable = NO_EXECUTABLE};
   __atomic_sub_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
-  if (!old.looked_at) return;
-  reserved_executables--;
-  debug_info_remove(old.debug);
-  if (old.executable != NO_EXECUTABLE) release(old.executable);
+  return old.looked_at && end_reserved(&old);
 }
 
 /* The place of the oldest reservation without an executable; NULL if all have one. */
@@ -312,9 +317,7 @@ static bool unmapped(const char *address, size_t size) {
   bool stays = false;
   for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
-    if (!found->base || found->base < address || found->base >= address + size) continue;
-    stays |= found->looked_at && debug_info_keeps_code();
-    forget(found);
+    if (found->base && found->base >= address && found->base < address + size) stays |= forget(found);
   }
   lock_release(&reservations_lock);
   errno = error;
