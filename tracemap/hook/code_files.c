@@ -54,18 +54,28 @@ static uintptr_t end_of(const struct image_segment *segment) {
   return page_of(segment->address + segment->file_size + page_bytes() - 1);
 }
 
-/* Whether each segment has its own pages, fits the file, and, if it is read-only, has the file's bytes. */
-static bool can_back(const struct content *content, const struct image *image) {
+/* Whether each segment has its own pages, in memory and in the file. Pages of the machine may be larger than those that
+ * the executable was linked for. */
+static bool has_own_pages(const struct image *image) {
   for (unsigned place = 0; place < image->count; place++) {
     const struct image_segment *segment = &image->segments[place];
-    if (!is_in_file(content, segment) || (segment->address - segment->offset) % page_bytes()) return false;
+    if ((segment->address - segment->offset) % page_bytes()) return false;
     if (place && page_of(segment->address) < end_of(segment - 1)) return false;
-    if (!memory_is_readable((const void *)segment->address, segment->file_size)) return false;
+  }
+  return image->count > 0;
+}
+
+/* Whether the read-only segments have the file's bytes. */
+static bool has_content(const struct image *image, const struct content *content) {
+  for (unsigned place = 0; place < image->count; place++) {
+    const struct image_segment *segment = &image->segments[place];
+    if (!is_in_file(content, segment) || !memory_is_readable((const void *)segment->address, segment->file_size))
+      return false;
     if (!(segment->flags & PF_W) && !same_bytes((const char *)segment->address, content->data + segment->offset,
                                                 segment->offset, segment->file_size))
       return false;
   }
-  return image->count > 0;
+  return true;
 }
 
 static bool map_at(int file, const struct image_segment *segment, int protection) {
@@ -91,14 +101,16 @@ static bool back_segment(int file, const struct image_segment *segment) {
 
 bool code_file_back(const char *path, const char *base, size_t size) {
   struct image image;
-  if (!image_read(base, size, &image)) return false;
+  if (!image_read(base, size, &image) || !has_own_pages(&image)) return false;
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct content content = read_content(path);
-  bool backed = file >= 0 && content.data && can_back(&content, &image);
+  if (file < 0) return false;
+  struct content content = {NULL, 0};
+  content.data = file_copy_opened(file, &content.size);
+  bool backed = content.data && has_content(&image, &content);
   if (!backed) say("%s is not used: its code is not that of the executable", path);
   for (unsigned place = 0; backed && place < image.count; place++) backed = back_segment(file, &image.segments[place]);
   free_content(&content);
-  if (file >= 0) close(file);
+  close(file);
   return backed;
 }
 

@@ -92,10 +92,8 @@ static bool read_all(int file, char *data, size_t size) {
   return true;
 }
 
-char *file_copy(const char *path, size_t *size) {
+char *file_copy_opened(int file, size_t *size) {
   struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return NULL;
   char *data = NULL;
   if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size > 0 && about.st_size <= MOST_BYTES) {
     *size = (size_t)about.st_size;
@@ -105,6 +103,13 @@ char *file_copy(const char *path, size_t *size) {
       data = NULL;
     }
   }
+  return data;
+}
+
+char *file_copy(const char *path, size_t *size) {
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return NULL;
+  char *data = file_copy_opened(file, size);
   close(file);
   return data;
 }
