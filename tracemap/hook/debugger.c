@@ -25,7 +25,7 @@ extern PUBLIC void __jit_debug_register_code(void);
 struct jit_descriptor __jit_debug_descriptor = {1, NOTHING, NULL, NULL};
 
 /* Debuggers set a breakpoint here. */
-__attribute__((noinline, noclone)) void __jit_debug_register_code(void) { __asm__ volatile("" ::: "memory"); }
+COLD void __jit_debug_register_code(void) { __asm__ volatile("" ::: "memory"); }
 
 static struct lock lock;
 
