@@ -83,7 +83,7 @@ def agreement(found: Mapping[tuple[str, int], Shown], names: Mapping[tuple[str, 
 
 def op_in(name: str) -> str:
     """The id at the begin of an op's name; "" for the name of a kernel."""
-    match = re.fullmatch(r"(op\d+) \S+ \(.*\)", name)
+    match = re.fullmatch(r"(op\d+) \S+ \[.*\]", name)
     return match[1] if match else ""
 
 

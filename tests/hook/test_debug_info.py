@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,7 +20,7 @@ import pytest
 
 from tests.hook import native_tools, support
 from tests.hook.test_host import library, output  # noqa: F401 - fixtures
-from tests.support import SAMPLES, check_cli, made_once
+from tests.support import SAMPLES, check_cli, json_cli, made_once
 from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import find_compiler
 from tracemap.machine.images import elf_of, read_images
@@ -143,7 +144,7 @@ def test_gdb_stops_at_a_line_of_the_model(bundle: Path, symbols: Path, library: 
     done = subprocess.run(words, cwd=SAMPLES, capture_output=True, text=True, check=False)
     frames = re.findall(r"^#(\d) +(.*)", done.stdout, re.MULTILINE)
     assert [number for number, _ in frames] == ["0", "1", "2"], done.stdout + done.stderr
-    assert re.match(rf"op\d+ \S+ \(site\d.*\) \(\) at .*/source/{where}$", frames[0][1])
+    assert re.match(rf"op\d+ \S+ \[site\d.*\] \(\) at .*/source/{where}$", frames[0][1])
     assert "main" in frames[1][1] or "mlp" in frames[1][1]
     assert "iree_hal" in frames[2][1]
     assert "warning" not in done.stderr
@@ -242,6 +243,34 @@ def test_perf_learns_of_kernels_by_a_jitdump(bundle: Path, symbols: Path, librar
     inject = [perf, "inject", "--jit", "-i", str(tmp_path / "perf.data"), "-o", str(tmp_path / "jit.data")]
     assert native_tools.run(inject, {}, tmp_path).returncode == 0
     assert jitted_lines(bundle, tmp_path / "jit.data") > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("by_jitdump", [False, True])
+def test_attribute_reads_samples_of_perf(
+    by_jitdump: bool, bundle: Path, symbols: Path, library: Path, tmp_path: Path
+) -> None:
+    """Every sample of `perf script` in a kernel is in the result, in machine code that the bundle has."""
+    perf = native_tools.need_samples(tmp_path)
+    data, dumps = tmp_path / "perf.data", tmp_path / "dumps"
+    dumps.mkdir()
+    variables = native_tools.environment(library, symbols, dumps if by_jitdump else None)
+    record(bundle, variables, data, "-k", "mono")
+    if by_jitdump:
+        data = tmp_path / "jit.data"
+        inject = [perf, "inject", "--jit", "-i", str(tmp_path / "perf.data"), "-o", str(data)]
+        assert native_tools.run(inject, {}, tmp_path).returncode == 0
+    printed = tmp_path / "samples.txt"
+    script = native_tools.run([perf, "script", "-i", str(data), "-F", "ip,sym,symoff,dso"], {}, tmp_path)
+    printed.write_text(script.stdout, encoding="utf-8")
+    expected = Counter(re.findall(r" op\d+ \S+ \[.*\] (\S+)\+0x[0-9a-f]+ \(", script.stdout))
+    assert sum(expected.values()) > 100
+    result = json_cli("attribute", printed, "--map", bundle)
+    kernel_of = {site.id: site.kernel for site in load(bundle).graph.sites}
+    found = {kernel_of[site["site"]]: site["metrics"]["samples"]["total"] for site in result["sites"]}
+    found = {kernel: samples for kernel, samples in found.items() if samples}
+    assert found == expected
+    assert "samples-astray" not in {diagnostic["slug"] for diagnostic in result["diagnostics"]}
 
 
 @pytest.mark.long

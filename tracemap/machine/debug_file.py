@@ -69,8 +69,14 @@ class DebugFiles:
 
     @cached_property
     def build_id(self) -> str:
-        """The image's build-id in hexadecimal; a SHA-1 of what the loader reads if it has none."""
-        return own_build_id(self.image) or hashlib.sha1(self._loaded_bytes, usedforsecurity=False).hexdigest()
+        """The image's build-id in hexadecimal; if it has none, a SHA-1 of what the loader reads and of what is new.
+
+        perf keeps a copy of each file by its build-id, and would show old lines otherwise.
+        """
+        if own := own_build_id(self.image):
+            return own
+        parts = (self._loaded_bytes, *self.debug.content.values())
+        return hashlib.sha1(b"".join(parts), usedforsecurity=False).hexdigest()
 
     @cached_property
     def _loaded_bytes(self) -> bytes:

@@ -141,12 +141,15 @@ class _Sources:
         return SourceLine(self._file(str(self._root / KERNELS_FOLDER / str(kernel.text))), line)
 
     def name_of(self, op: SiteOp) -> str:
-        """Such as `op12 stablehlo.add (site3 +1, h0/attn)`: op, site, number of further sites, and scope."""
+        """Such as `op12 stablehlo.add [site3 +1, h0/attn]`: op, site, number of further sites, and scope.
+
+        Other tools print files in round brackets after names.
+        """
         graph = self.bundle.graph
         known = graph.op_by_id[op.member.op]
         site = op.site.id + (f" +{op.others}" if op.others else "")
         scope = scope_text(graph, known) or known.node
-        name = f"{known.id} {known.name} ({', '.join(filter(None, (site, scope)))})"
+        name = f"{known.id} {known.name} [{', '.join(filter(None, (site, scope)))}]"
         return without_controls(name)[:_MOST_OF_NAME]
 
 
