@@ -18,6 +18,7 @@ from tests.hook.native_tools import expected, op_in
 from tests.support import SAMPLES, check_cli, json_cli, run_cli
 from tracemap.attribution.kernel_lines.lines import kernel_steps
 from tracemap.attribution.scan.rows import StepRow
+from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import kernel_images, read_image, read_images
 from tracemap.map.bundle import load
 from tracemap.map.model import TraceGraph
@@ -198,6 +199,15 @@ def test_hostile_names_are_escaped(built: Built) -> None:
             assert max(map(len, texts.split(b"\0"))) < 700
             program = dwarf.line_program_for_CU(next(dwarf.iter_CUs()))
             assert all(b"\x1b" not in file.name and b"\n" not in file.name for file in program["file_entry"])
+
+
+def test_kernels_without_lines_of_ops_are_refused(built: Built) -> None:
+    """As in bundles of dumps of another compilation."""
+    bundle = load(built("hand_mlp"))
+    kernels = tuple(msgspec.structs.replace(kernel, steps=()) for kernel in bundle.graph.kernels)
+    graph: TraceGraph = msgspec.structs.replace(bundle.graph, kernels=kernels)
+    with pytest.raises(ModuleInvalid, match="no instruction has a line of the model"):
+        debug_info(type(bundle)(bundle.path, graph, bundle.map_sha256), "mlir")
 
 
 def test_a_module_for_gpus_is_refused(on_gpu: Built, tmp_path: Path) -> None:

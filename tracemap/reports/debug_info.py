@@ -365,6 +365,11 @@ def debug_info(bundle: Bundle, lines: Lines) -> tuple[DebugInfo, dict[str, bytes
             f"{bundle.module_path}: has no machine code of kernels with debug lines; build the bundle for CPUs of "
             "x86-64 or AArch64, without --iree-llvmcpu-debug-symbols=false"
         )
+    if not sum(executable.instructions_with_line for executable in executables):
+        raise ModuleInvalid(
+            f"{bundle.module_path}: no instruction has a line of the model; build the bundle from the model, not from "
+            "dumps of another compilation, whose kernels have no debug lines"
+        )
     info = DebugInfo(bundle=bundle.name, lines=lines, executables=tuple(executables), diagnostics=tuple(diagnostics))
     return info, {**files, DEBUG_INFO_NAME: pretty_json(info).encode()}
 
