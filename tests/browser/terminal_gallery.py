@@ -17,6 +17,8 @@ from tests.support import SAMPLES, check_cli
 from tracemap.core.toolchain import find_tool
 from tracemap.hook import library_path
 
+TERMINALS: Final = ("perf", "gdb", "callgrind")
+"""The names of the pictures."""
 _COLUMNS: Final = 132
 _STYLE: Final = """
 body { margin: 0; background: #1e1e2e; color: #cdd6f4; }
@@ -38,15 +40,13 @@ def take_terminals(browser: Chrome, folder: Path, gallery: Path) -> Iterator[Pat
         "--device=local-sync",
         f"--flagfile={SAMPLES / 'flags/jax_mlp.flags'}",
     )
-    shown = {
-        "perf": ("perf annotate --stdio -l", _perf(symbols, module, folder)),
-        "gdb": (
-            "gdb --args env $(tracemap hook env --debug-info symbols) iree-run-module …",
-            _gdb(symbols, module, folder),
-        ),
-        "callgrind": ("callgrind_annotate --show=Ir,D1mr,DLmr callgrind.out", _callgrind(symbols, module, folder)),
-    }
-    for name, (command, lines) in shown.items():
+    run_module = "env $(tracemap hook env --debug-info symbols) iree-run-module …"
+    shown = (
+        ("perf annotate --stdio -l", _perf(symbols, module, folder)),
+        (f"gdb --args {run_module}", _gdb(symbols, module, folder)),
+        ("callgrind_annotate --show=Ir,D1mr,DLmr callgrind.out", _callgrind(symbols, module, folder)),
+    )
+    for name, (command, lines) in zip(TERMINALS, shown, strict=True):
         page, target = folder / f"{name}.html", gallery / f"{name}.png"
         page.write_text(_page(command, lines), encoding="utf-8")
         size = {"width": 1140, "height": 36 + 19 * (len(lines) + 2), "deviceScaleFactor": 1, "mobile": False}

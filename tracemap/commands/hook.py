@@ -72,9 +72,9 @@ def env(options: HookEnvOptions) -> None:
     Example:
       eval "$(tracemap hook env -o calls --filter '*matmul*' --export)"
     """
-    for folder in filter(None, (options.output, options.jitdump)):
-        if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
-            raise TargetUnwritable(f"{folder}: is not a folder; make it first")
+    output = options.output
+    if output and not os.path.isdir(output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
+        raise TargetUnwritable(f"{output}: is not a folder; make it first")
     _print_variables(_cuda_variables(options) if options.device == "cuda" else _variables(options), options)
 
 

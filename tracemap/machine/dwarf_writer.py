@@ -296,6 +296,8 @@ _OPERANDS: Final = (0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1)
 """Number of operands of each standard opcode."""
 _COPY, _ADVANCE_ADDRESS, _ADVANCE_LINE, _SET_FILE, _SET_COLUMN = 1, 2, 3, 4, 5
 _END_SEQUENCE, _SET_ADDRESS = b"\0\1\1", b"\0\x09\2"
+_MOST_BYTES_OF_ROW: Final = 2048
+"""valgrind ignores the lines of more than 4,095 bytes (`MAX_LOC_SIZE`); an instruction has at most 15."""
 _MOST_COLUMNS: Final = (1 << 15) - 1
 """Readers keep columns in 16 bits."""
 
@@ -348,12 +350,12 @@ def _add_sequences(section: _Section, function: DebugFunction) -> None:
 
 
 def changed_rows(function: DebugFunction) -> list[LineRow]:
-    """The rows of a function that change the line; the first begins the function."""
+    """The rows of a function that change the line, and one of each long stretch; the first begins the function."""
     rows = [LineRow(function.low, NO_SOURCE_LINE)]
     for row in function.rows:
         if row.address == function.low:
             rows = [row]
-        elif row.source != rows[-1].source:
+        elif row.source != rows[-1].source or row.address - rows[-1].address >= _MOST_BYTES_OF_ROW:
             rows.append(row)
     return rows
 
