@@ -295,9 +295,9 @@ def test_perf_attaches_to_a_server(made: Path, library: Path, tmp_path: Path) ->
     assert jitted_lines(bundle, tmp_path / "jit.data") > 100
 
 
-def record(bundle: Path, variables: dict[str, str], data: Path, *options: str) -> None:
+def record(bundle: Path, variables: dict[str, str], data: Path, *options: str, model: str = "hand_mlp") -> None:
     words = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", *options, "-o", str(data)]
-    done = native_tools.run([*words, *command(bundle, "iree-benchmark-module")], variables, SAMPLES)
+    done = native_tools.run([*words, *command(bundle, "iree-benchmark-module", model)], variables, SAMPLES)
     assert done.returncode == 0, done.stderr
 
 
@@ -345,24 +345,67 @@ def test_callgrind_names_every_line(
     model: str, lines: str, made: Path, elf: str, library: Path, tmp_path: Path
 ) -> None:
     """Also in a kernel whose code of one line is longer than valgrind reads at once."""
-    native_tools.need("valgrind")
     bundle = bundle_of(made, model, elf)
-    symbols = symbols_of(bundle, tmp_path, lines)
-    counts = tmp_path / "callgrind.out"
+    counts = simulated(bundle, model, symbols_of(bundle, tmp_path, lines), library, tmp_path)
+    names = native_tools.expected(bundle, lines)
+    assert right_lines(bundle, counts, names) > 0.5 * len(names)
+    source = f"{bundle.resolve()}/source/" + ("hand_mlp.mlir" if lines == "mlir" else "python/")
+    shown = subprocess.run(["callgrind_annotate", str(counts)], capture_output=True, text=True, check=True).stdout
+    assert f"-- Auto-annotated source: {source}" in shown
+
+
+def simulated(bundle: Path, model: str, symbols: Path, library: Path, folder: Path) -> Path:
+    """The counts of a program under callgrind."""
+    native_tools.need("valgrind")
+    counts = folder / "callgrind.out"
     options = ("--tool=callgrind", f"--callgrind-out-file={counts}", "--dump-instr=yes", "--dump-line=yes")
     variables = native_tools.environment(library, symbols)
     words = native_tools.valgrind_command(*options, *command(bundle, model=model), variables=variables)
     done = native_tools.run(words, {}, SAMPLES)
     assert done.returncode == 0, done.stderr
-    at, found = by_address(bundle, native_tools.expected(bundle, lines)), {}
+    return counts
+
+
+def right_lines(bundle: Path, counts: Path, names: native_tools.Instructions) -> int:
+    """The number of executed instructions of kernels, all of them with the right line."""
+    at, found = by_address(bundle, names), {}
     for file, address, _, line in native_tools.callgrind_lines(counts):
-        if file.startswith(str(symbols)) and address in at:
+        if "/code/" in file and address in at:
             found[address] = line
-    assert len(found) > 0.5 * len(at)
     assert {address: line for address, line in found.items() if line != at[address].line} == {}
-    source = f"{bundle.resolve()}/source/" + ("hand_mlp.mlir" if lines == "mlir" else "python/")
-    shown = subprocess.run(["callgrind_annotate", str(counts)], capture_output=True, text=True, check=True).stdout
-    assert f"-- Auto-annotated source: {source}" in shown
+    return len(found)
+
+
+# ---- all three
+
+
+MANY: Final = (
+    *(
+        ("hand_attention", "embedded"),
+        ("hand_convnet", "system"),
+        ("hand_oneline", "embedded"),
+        ("hand_loop", "system"),
+    ),
+    *(("hand_dynamic", "embedded"), ("jax_cnn", "system"), ("jax_mlp_train", "embedded"), ("torch_mlp", "system")),
+    *(("torch_bert_tiny", "embedded"), ("onnx_tinygpt_named", "system"), ("fx_mlp_linalg", "embedded")),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "elf"), MANY)
+def test_many_models_are_named_right_by_all_tools(
+    model: str, made: Path, elf: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every instruction by gdb, those of sampled kernels by perf, the executed ones by callgrind."""
+    native_tools.need_samples(tmp_path)
+    monkeypatch.chdir(SAMPLES)
+    bundle = bundle_of(made, model, elf)
+    symbols, names = symbols_of(bundle, tmp_path), native_tools.expected(bundle)
+    variables = native_tools.environment(library, symbols)
+    assert_agree(native_tools.gdb_lines(command(bundle, model=model), names, tmp_path, variables), names)
+    record(bundle, variables, tmp_path / "perf.data", model=model)
+    assert annotated(bundle, tmp_path / "perf.data", by_address(bundle, names)) > 0
+    assert right_lines(bundle, simulated(bundle, model, symbols, library, tmp_path), names) > 0
 
 
 # ---- the program
