@@ -246,6 +246,30 @@ def test_perf_learns_of_kernels_by_a_jitdump(bundle: Path, symbols: Path, librar
 
 
 @pytest.mark.long
+def test_perf_shows_ops_as_inlined_frames(bundle: Path, symbols: Path, library: Path, tmp_path: Path) -> None:
+    """Each sample in a kernel begins with the frame of the op of its address."""
+    perf, data = native_tools.need_samples(tmp_path), tmp_path / "perf.data"
+    record(bundle, native_tools.environment(library, symbols), data, "--call-graph", "dwarf,1024")
+    script = [perf, "script", "-i", str(data), "-F", "ip,sym,symoff"]
+    names, count = native_tools.expected(bundle), 0
+    with_inlined = stacks(native_tools.run(script, {}, tmp_path).stdout)
+    without = stacks(native_tools.run([*script, "--no-inline"], {}, tmp_path).stdout)
+    for inlined, plain in zip(with_inlined, without, strict=True):
+        place = re.match(r"\s+[0-9a-f]+ op\d+ \S+ \[.*\] (\S+)\+0x([0-9a-f]+)", plain[0])
+        if place:
+            frame = re.match(r"\s+[0-9a-f]+ (.*?)(\+0x[0-9a-f]+)?( \(inlined\))?$", inlined[0])
+            assert frame
+            assert native_tools.op_in(frame[1]) == names[place[1], int(place[2], 16)].op
+            count += 1
+    assert count > 100
+
+
+def stacks(text: str) -> list[list[str]]:
+    """The frames of each sample, innermost first."""
+    return [block.splitlines() for block in re.split(r"\n\s*\n", text.strip("\n")) if block.strip()]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("by_jitdump", [False, True])
 def test_attribute_reads_samples_of_perf(
     by_jitdump: bool, bundle: Path, symbols: Path, library: Path, tmp_path: Path
