@@ -32,9 +32,10 @@ def command(bundle: Path, options: DebugInfoOptions) -> None:
     from tracemap.reports.debug_info import write_debug_info
     from tracemap.reports.terminal.debug_info import print_debug_info
 
-    info = write_debug_info(load(bundle), options.output, options.lines, force=options.force)
+    opened = load(bundle)
+    info = write_debug_info(opened, options.output, options.lines, force=options.force)
 
     def text(out: TextIO) -> None:
-        print_debug_info(info, options.output, out)
+        print_debug_info(info, options.output, out, is_native=opened.is_native)
 
     show_in_format(options.format, sys.stdout, text, lambda: info)

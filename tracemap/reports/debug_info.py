@@ -42,7 +42,7 @@ from tracemap.machine.dwarf_writer import (
     changed_rows,
     write_dwarf,
 )
-from tracemap.machine.images import CodeFunction, Image, function_symbols, read_images
+from tracemap.machine.images import CodeFunction, Image, function_symbols
 from tracemap.map.bundle import KERNELS_FOLDER, SOURCE_FOLDER, Bundle
 from tracemap.map.model import Kernel, Op
 from tracemap.map.query import frames_of, python_frame, scope_text, user_frames
@@ -155,10 +155,13 @@ class _Sources:
 
 @dataclass
 class _Counts:
-    kernels: int = 0
+    kernels: set[str] = field(default_factory=set)
     instructions: int = 0
     with_op: int = 0
     with_line: int = 0
+
+
+_PIECE: Final = re.compile(r" \(\d+\)$")
 
 
 @dataclass
@@ -173,16 +176,25 @@ class _Executable:
     def functions(self) -> list[DebugFunction]:
         """Kernels with lines and ops, and all other functions by name, by address."""
         graph = self.sources.bundle.graph
-        known = {(function.low, function.high): function for function in function_symbols(self.image)}
-        known |= {(function.low, function.high): function for function in self.image.functions}
-        functions, end = [], 0
-        for (low, high), function in sorted(known.items()):
-            if high <= low or low < end:
-                continue
-            kernel = graph.kernel_by_name.get(function.name)
+        functions = []
+        for function in self._code_functions():
+            # Native code has further pieces of a loop as `kernel/loop0 (2)`.
+            name = function.name if function.name in graph.kernel_by_name else _PIECE.sub("", function.name)
+            kernel = graph.kernel_by_name.get(name)
             functions.append(self._plain(function) if kernel is None else self._kernel(function, kernel))
-            end = high
         return functions
+
+    def _code_functions(self) -> list[CodeFunction]:
+        """Functions with debug information or parts of them, and the other symbols, without overlaps, by address."""
+        functions: list[CodeFunction] = []
+        symbols = (symbol for symbol in function_symbols(self.image) if not self._has_parts(symbol))
+        for function in sorted((*self.image.functions, *symbols), key=lambda own: (own.low, own.high)):
+            if function.high > function.low and (not functions or function.low >= functions[-1].high):
+                functions.append(function)
+        return functions
+
+    def _has_parts(self, symbol: CodeFunction) -> bool:
+        return any(part.low < symbol.high and symbol.low < part.high for part in self.image.functions)
 
     def _plain(self, function: CodeFunction) -> DebugFunction:
         name = without_controls(function.name)
@@ -190,7 +202,7 @@ class _Executable:
 
     def _kernel(self, function: CodeFunction, kernel: Kernel) -> DebugFunction:
         graph, sources = self.sources.bundle.graph, self.sources
-        symbol, root = without_controls(kernel.name), root_op(graph, kernel)
+        symbol, root = without_controls(function.name), root_op(graph, kernel)
         name = f"{sources.name_of(root)} {symbol}" if root else symbol
         source = self._line(kernel, 1, root)
         try:
@@ -201,7 +213,7 @@ class _Executable:
         rows = tuple(
             LineRow(instruction.address, self._line(kernel, instruction.line, instruction.op)) for instruction in code
         )
-        self.counts.kernels += 1
+        self.counts.kernels.add(kernel.name)
         self.counts.instructions += len(code)
         self.counts.with_op += sum(instruction.op is not None for instruction in code)
         self.counts.with_line += sum(row.source.line != 0 for row in rows)
@@ -352,7 +364,7 @@ def debug_info(bundle: Bundle, lines: Lines) -> tuple[DebugInfo, dict[str, bytes
     executables: list[ExecutableDebugInfo] = []
     diagnostics: list[Diagnostic] = []
     files: dict[str, bytes] = {}
-    for image in read_images(bundle.module_path):
+    for image in bundle.images():
         try:
             check_supported(image)
         except ModuleInvalid as error:
@@ -403,7 +415,7 @@ def _add_executable(
         own_build_id=bool(own_build_id(image)),
         debug_file=debug_name,
         code_file=f"{CODE_FOLDER}/{code_name}",
-        kernels=counts.kernels,
+        kernels=len(counts.kernels),
         instructions=counts.instructions,
         instructions_with_op=counts.with_op,
         instructions_with_line=counts.with_line,

@@ -15,8 +15,15 @@ _EXECUTABLES: Final = (
 )
 
 
-def print_debug_info(info: DebugInfo, folder: Path, out: TextIO) -> None:
-    """Print the executables with the share of instructions that have an op and a line."""
+def print_debug_info(info: DebugInfo, folder: Path, out: TextIO, *, is_native: bool) -> None:
+    """Print the executables with the share of instructions that have an op and a line.
+
+    Args:
+        info: the content of the folder.
+        folder: the folder.
+        out: the stream.
+        is_native: whether the program runs without IREE, so that it loads the code file itself.
+    """
     terminal = console(out)
     rows = [
         (
@@ -30,4 +37,7 @@ def print_debug_info(info: DebugInfo, folder: Path, out: TextIO) -> None:
     say(terminal, f"{folder}: {plural(len(rows), 'executable')} of {info.bundle}, lines: {info.lines}")
     print_table(terminal, "", _EXECUTABLES, rows)
     print_diagnostics(terminal, info.diagnostics)
-    say(terminal, f"next: env $(tracemap hook env --debug-info {folder}) PROGRAM")
+    if is_native:
+        say(terminal, f"next: use {folder / info.executables[0].code_file} in place of the library")
+    else:
+        say(terminal, f"next: env $(tracemap hook env --debug-info {folder}) PROGRAM")

@@ -42,7 +42,7 @@ _FIELDS: Final = ("before", "ip", "symbol", "symoff", "file")
 _KERNELS: Final = (
     r"(^|/)iree_dylib_[^/]*$|(^|/)perf-[0-9]+[.]map$|(^|/)code/[^/]*-[0-9a-f]{16}[.]so$|(^|/)jitted-[0-9]+-[0-9]+[.]so$"
 )
-_NAMED_BY_OP: Final = r"^op[0-9]+ \S+ \[.*\] (\S+)$"
+_NAMED_BY_OP: Final = r"^op[0-9]+ \S+ \[.*\] (\S+(?: \(\d+\))?)$"
 """A kernel's name with that of its root op before it, as `tracemap debug-info` writes it."""
 _NAMELESS: Final = "[unknown]"
 
