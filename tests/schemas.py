@@ -18,6 +18,7 @@ from tracemap.kernels.model import Bench, Numerics, Swapped, Tune
 from tracemap.map.bundle_documents import BuildTiming, CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
 from tracemap.map.memory import MemoryPlan
+from tracemap.reports.debug_info import DebugInfo
 from tracemap.reports.json_documents import (
     ShownAttribution,
     ShownAudit,
@@ -39,6 +40,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
+    "debug-info": (DebugInfo, "tracemap debug-info, and debug-info.json of its folder"),
     "what-if": (ShownGains, "tracemap what-if"),
     "memory": (ShownMemory, "tracemap memory"),
     "memory-plan": (MemoryPlan, "memory.json of a bundle"),

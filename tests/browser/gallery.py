@@ -13,6 +13,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import find_chrome, is_ready, settle, started_chrome
+from tests.browser.terminal_gallery import take_terminals
 from tests.support import ROOT, SAMPLES, check_cli
 
 GALLERY: Final = ROOT / "docs" / "gallery"
@@ -92,6 +93,8 @@ def main() -> None:
             for name, view in VIEWS.items():
                 take(browser, pages[view.model, view.flags], view, GALLERY / f"{name}.png")
                 print(GALLERY / f"{name}.png")
+            for picture in take_terminals(browser, Path(made), GALLERY):
+                print(picture)
 
 
 if __name__ == "__main__":

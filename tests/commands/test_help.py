@@ -112,6 +112,7 @@ OUTPUTS = {
     "diff": ["diff"],
     "check": ["check"],
     "export": [],
+    "debug-info": ["debug-info"],
     "bench": ["bench"],
     "swap": ["swap"],
     "tune": ["tune"],
@@ -279,6 +280,14 @@ def test_numerics_look_as_they_did(fixed: Built, tmp_path: Path, request: pytest
     check_shown("numerics", "numerics", "m.tracemap", cwd=tmp_path, request=request, masks=errors)
     against = ("numerics", "m.tracemap", "--against", "m.tracemap")
     check_shown("numerics-against", *against, cwd=tmp_path, request=request, masks=())
+
+
+@pytest.mark.long
+def test_debug_information_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "m.tracemap").symlink_to(fixed("hand_mlp"))
+    options = ("-o", "symbols", "--lines", "kernel")
+    build_id: Masks = ((re.compile(r"^[0-9a-f]{12}(?=  X86)", re.MULTILINE), "<build-id> "),)
+    check_shown("debug-info", "debug-info", "m.tracemap", *options, cwd=tmp_path, request=request, masks=build_id)
 
 
 @pytest.mark.long

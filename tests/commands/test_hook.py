@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Built
 from tests.hook import support
 from tests.hook.test_host import host, kernels
 from tests.support import ROOT, check_cli, run_cli
@@ -102,3 +103,34 @@ def test_variables_of_before_do_not_stay(tmp_path: Path) -> None:
     named = [line.removeprefix("export ").partition("=")[0] for line in exports.splitlines()]
     assert [line.partition("=")[0] for line in plain.splitlines()] == named
     assert "TRACEMAP_HOOK_FILTER=" in plain.splitlines()
+
+
+def test_debug_information_alone_and_with_records(built: Built, tmp_path: Path) -> None:
+    symbols, calls, dumps = (tmp_path / name for name in ("symbols", "calls", "dumps"))
+    check_cli("debug-info", built("hand_mlp"), "-o", symbols)
+    calls.mkdir()
+    dumps.mkdir()
+    alone = dict(line.split("=", 1) for line in check_cli("hook", "env", "--debug-info", symbols).splitlines())
+    assert alone.keys() == {"LD_PRELOAD", "TRACEMAP_HOOK_DEBUG_INFO"}
+    assert alone["TRACEMAP_HOOK_DEBUG_INFO"] == str(symbols.resolve())
+    words = ("--debug-info", symbols, "--debug-info", symbols, "--jitdump", dumps, "-o", calls)
+    both = dict(line.split("=", 1) for line in check_cli("hook", "env", *words).splitlines())
+    assert both["TRACEMAP_HOOK_DEBUG_INFO"] == f"{symbols.resolve()}:{symbols.resolve()}"
+    assert (both["TRACEMAP_HOOK_JITDUMP"], both["TRACEMAP_HOOK_OUTPUT"]) == (str(dumps), str(calls))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "-o is missing"),
+        (("--device", "cuda"), "-o is missing"),
+        (("--debug-info", "."), "has no debug information"),
+        (("-o", ".", "--jitdump", "."), "--jitdump needs --debug-info"),
+        (("-o", ".", "--jitdump", "missing"), "does not exist"),
+        (("-o", ".", "--device", "cuda", "--debug-info", "."), "works on the CPU only"),
+    ],
+)
+def test_impossible_debug_information_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    refused = run_cli("hook", "env", *arguments, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert message in refused.stderr

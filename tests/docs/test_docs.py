@@ -12,6 +12,7 @@ import click
 import pytest
 
 from tests.browser.gallery import GALLERY, VIEWS
+from tests.browser.terminal_gallery import TERMINALS
 from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import UnattributedReason
@@ -184,4 +185,4 @@ def test_module_runs_as_the_program_does() -> None:
 
 def test_pictures_of_the_documents_are_those_of_the_gallery() -> None:
     shown = set(re.findall(r"gallery/([\w-]+)\.png", EVERYTHING))
-    assert shown == set(VIEWS) == {path.stem for path in GALLERY.iterdir()}
+    assert shown == {*VIEWS, *TERMINALS} == {path.stem for path in GALLERY.iterdir()}

@@ -23,10 +23,15 @@ SHOWN = ("text", "{toctree}", "{eval-rst}")
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
 LONG = frozenset(
-    "attribution.md diff.md foreign.md howto.md kernels.md page.md recording.md remarks.md store.md".split()
+    (
+        "attribution.md diff.md foreign.md howto.md kernels.md native-tools.md page.md recording.md remarks.md store.md"
+    ).split()
 )
 """Documents whose commands measure for long, or that have many."""
-NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"}
+NEEDS = {
+    **{"perf record": "perf with samples", "perf ": "perf", "gdb ": "gdb", "valgrind --": "valgrind"},
+    **{"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"},
+}
 NEEDS |= {"layer.tracemap": "MLIR's tools", "sparse.tracemap": "MLIR's tools"}
 
 
@@ -51,7 +56,11 @@ def absent_packages(document: Path) -> list[str]:
 
 def missing_here() -> set[str]:
     """What this machine lacks of `NEEDS`."""
-    missing = set() if shutil.which("valgrind") else {"--cache-sim"}
+    missing = set() if shutil.which("valgrind") else {"--cache-sim", "valgrind --"}
+    missing |= {f"{tool} " for tool in ("perf", "gdb") if shutil.which(tool) is None}
+    if "perf " not in missing:
+        sample = ["perf", "record", "-q", "-e", "cpu-clock", "-o", os.devnull, "true"]
+        missing |= {"perf record"} if subprocess.run(sample, capture_output=True, check=False).returncode else set()
     missing |= set() if importlib.util.find_spec("jax") else {"import jax"}
     missing |= {"layer.tracemap", "sparse.tracemap"} if why_missing() else set()
     return missing if run_cli("events", "page-faults").returncode == 0 else missing | {"page-faults"}

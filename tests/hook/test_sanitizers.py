@@ -28,7 +28,7 @@ __all__ = ["kernels", "library", "output"]
 # ---- what the entries call
 
 
-ENTRIES = ("mmap", "mmap64", "mprotect", "munmap", "dlsym", "dlclose", "clock_gettime")
+ENTRIES = ("mmap", "mmap64", "mprotect", "munmap", "dlsym", "dlopen", "dlclose", "clock_gettime")
 
 ALLOWED = {"dlvsym", "__errno_location"}
 """Imports that an entry may reach at any time: no sanitizer stands before them, and neither allocates."""
@@ -37,6 +37,8 @@ LATER = {
     "query_symbol": "the name is that of IREE's query symbol",
     "closed": "a library of IREE's was opened",
     "look_at_reserved": "code in a reservation is made executable",
+    "end_reserved": "an executable is unloaded",
+    "open_temporary": "IREE loads an executable",
     "release": "an executable is unloaded",
     "stops_add": "the constructor has read TRACEMAP_HOOK_STOPS",
 }

@@ -11,6 +11,7 @@ import click
 from tracemap.commands.framework import HelpContext, options_command
 from tracemap.commands.streams import print_result_line
 from tracemap.core.errors import TargetUnwritable, ToolMissing, UsageInvalid
+from tracemap.core.files import has_mark
 from tracemap.options.measure import HookEnvOptions
 
 
@@ -71,18 +72,41 @@ def env(options: HookEnvOptions) -> None:
     Example:
       eval "$(tracemap hook env -o calls --filter '*matmul*' --export)"
     """
-    if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
-        raise TargetUnwritable(f"{options.output}: is not a folder; make it first")
+    output = options.output
+    if output and not os.path.isdir(output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
+        raise TargetUnwritable(f"{output}: is not a folder; make it first")
     _print_variables(_cuda_variables(options) if options.device == "cuda" else _variables(options), options)
 
 
 def _variables(options: HookEnvOptions) -> dict[str, str]:
-    from tracemap.capture.counters import events_to_count
-    from tracemap.hook import HookSettings, environment
+    from tracemap.hook import debug_info_environment
 
     if options.seconds:
         raise UsageInvalid("--seconds works with --device cuda only: limit calls with --calls")
+    if options.jitdump and not options.debug_info:
+        raise UsageInvalid("--jitdump needs --debug-info, a folder that `tracemap debug-info` wrote")
+    if options.output is None and not options.debug_info:
+        raise UsageInvalid("-o is missing: name a folder for the record files, or pass --debug-info")
     _library()
+    debug_info = {}
+    if options.debug_info:
+        for folder in options.debug_info:
+            _check_debug_info(folder)
+        debug_info = debug_info_environment(options.debug_info, options.jitdump)
+    return {**debug_info, **(_recording_variables(options, options.output) if options.output else {})}
+
+
+def _check_debug_info(folder: Path) -> None:
+    if not has_mark(folder / "debug-info.json"):
+        raise UsageInvalid(f"{folder}: has no debug information; write it with `tracemap debug-info -o {folder}`")
+    if ":" in str(folder.resolve()):
+        raise UsageInvalid(f"{folder}: the variable separates folders by colons; name a path without one")
+
+
+def _recording_variables(options: HookEnvOptions, output: Path) -> dict[str, str]:
+    from tracemap.capture.counters import events_to_count
+    from tracemap.hook import HookSettings, environment
+
     settings = HookSettings(
         filter=options.filter,
         skip_ms=options.skip_ms,
@@ -92,14 +116,17 @@ def _variables(options: HookEnvOptions) -> dict[str, str]:
         keep=options.keep,
         events=tuple(event.setting for event in events_to_count(options.counters)),
     )
-    return environment(options.output, settings)
+    return environment(output, settings)
 
 
 def _cuda_variables(options: HookEnvOptions) -> dict[str, str]:
     from tracemap.hook import HookUnavailable
     from tracemap.hook.cuda import CudaSettings, cuda_environment
 
+    if options.output is None:
+        raise UsageInvalid("-o is missing: name a folder for the record files")
     given = {
+        "--debug-info": options.debug_info,
         "--filter": options.filter,
         "--calls": options.calls,
         "--every": options.every != 1,

@@ -104,6 +104,7 @@ COMMANDS = {
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "check": "Fail if a new build is worse than its baseline, for continuous integration.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
+    "debug-info": "Write debug information, so that perf, gdb and valgrind show the model's lines.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",
     "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",

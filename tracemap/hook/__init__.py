@@ -11,7 +11,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ __all__ = [
     "HookSettings",
     "HookUnavailable",
     "attach",
+    "debug_info_environment",
     "environment",
     "library_path",
     "moment",
@@ -154,6 +155,23 @@ def watch_environment(folder: Path) -> dict[str, str]:
         "TRACEMAP_HOOK_OUTPUT": path,
         "TRACEMAP_HOOK_WATCH": path,
     }
+
+
+def debug_info_environment(folders: Sequence[Path], jitdump: Path | None = None) -> dict[str, str]:
+    """Environment variables that hand debug information to perf, gdb and valgrind.
+
+    Args:
+        folders: folders that `tracemap debug-info` wrote.
+        jitdump: an existing folder for a jitdump, or None.
+
+    Raises:
+        HookUnavailable: there is no library, or it cannot be preloaded.
+    """
+    variables = {
+        "LD_PRELOAD": _preload_variable(jitdump or folders[0].resolve().parent, os.environ),
+        "TRACEMAP_HOOK_DEBUG_INFO": ":".join(str(folder.resolve()) for folder in folders),
+    }
+    return variables if jitdump is None else {**variables, "TRACEMAP_HOOK_JITDUMP": str(jitdump.resolve())}
 
 
 def _preload_variable(folder: Path, current: Mapping[str, str]) -> str:

@@ -7,6 +7,9 @@
  *                   a runtime that was built with IREE's own hook
  *                   begin and end of the process, and forks
  *   loading         finds executables when libdl or IREE's own loader loads them, and patches their tables
+ *   debug_info      debug information of executables for perf, gdb and valgrind
+ *   debugger        registers it with gdb                    jitdump         the file for `perf inject --jit`
+ *   code_files      the same code with debug information     debug_tables    the files of `tracemap debug-info`
  *   calls           the hot path: one call of a workgroup, through the trampolines in the patched tables
  *   thread          a thread's file of calls                 native          samples of a native library
  *   sampler         a thread's samples: from their source to their file
@@ -26,6 +29,7 @@
 #include <dlfcn.h>
 
 #include "calls.h"
+#include "debug_info.h"
 #include "event_choice.h"
 #include "images.h"
 #include "loading.h"
@@ -64,6 +68,7 @@ static void after_fork_in_child(void) {
   process_fork_child();
   samplers_fork_child();
   stops_fork_child();
+  debug_info_fork_child();
   after_fork_in_parent(); /* here, too, the forking thread holds every lock */
   native_fork_child();
 }
@@ -111,6 +116,7 @@ EARLY PUBLIC void *mmap64(void *address, size_t size, int protection, int flags,
 EARLY PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_mprotect(address, size, protection); }
 EARLY PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
 EARLY PUBLIC void *dlsym(void *handle, const char *name) { return hooked_dlsym(handle, name); }
+EARLY PUBLIC void *dlopen(const char *path, int mode) { return hooked_dlopen(path, mode); }
 PUBLIC int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
   libc_resolve();
   return native_create_thread(thread, attributes, start, argument);
@@ -134,7 +140,8 @@ static unsigned attach(const void *inside, const char *path) {
   libc_resolve();
   const struct import imports[] = {
       IMPORT("mmap", hooked_mmap),     IMPORT("mmap64", hooked_mmap),   IMPORT("mprotect", hooked_mprotect),
-      IMPORT("munmap", hooked_munmap), IMPORT("dlsym", hooked_dlsym),   IMPORT("dlclose", hooked_dlclose),
+      IMPORT("munmap", hooked_munmap), IMPORT("dlsym", hooked_dlsym),   IMPORT("dlopen", hooked_dlopen),
+      IMPORT("dlclose", hooked_dlclose),
       {NULL, NULL},
   };
   return object_patch_imports(inside, path, imports);

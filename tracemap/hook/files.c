@@ -76,3 +76,40 @@ bool file_resize(const struct own_file *file, off_t size) {
   write_signals_release(&before);
   return resized;
 }
+
+/* ---- other files */
+
+#define MOST_BYTES (1u << 30)
+
+static bool read_all(int file, char *data, size_t size) {
+  while (size) {
+    ssize_t got = read(file, data, size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    data += got;
+    size -= (size_t)got;
+  }
+  return true;
+}
+
+char *file_copy_opened(int file, size_t *size) {
+  struct stat about;
+  char *data = NULL;
+  if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size > 0 && about.st_size <= MOST_BYTES) {
+    *size = (size_t)about.st_size;
+    data = new_pages(*size);
+    if (data && !read_all(file, data, *size)) {
+      real_munmap(data, *size);
+      data = NULL;
+    }
+  }
+  return data;
+}
+
+char *file_copy(const char *path, size_t *size) {
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return NULL;
+  char *data = file_copy_opened(file, size);
+  close(file);
+  return data;
+}

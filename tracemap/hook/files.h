@@ -46,3 +46,10 @@ bool file_append(const struct own_file *file, const void *data, size_t size);
 
 /* Sets its size. */
 bool file_resize(const struct own_file *file, off_t size);
+
+/* ---- other files */
+
+/* The content of a file in memory of our own, to be freed by `real_munmap`; NULL if it cannot be read. It is not mapped:
+ * another program might truncate it, and valgrind takes a mapped ELF file for one that is loaded. */
+char *file_copy(const char *path, size_t *size);
+char *file_copy_opened(int file, size_t *size);

@@ -140,6 +140,80 @@ const struct library *embedded_library(const char *base, size_t size, const char
   return library_asked(function);
 }
 
+/* ---- segments of an image */
+
+/* Adds the segments of an image, whose numbers may be any; `reach` is what they may cover. */
+static bool add_segments(const struct dl_phdr_info *info, struct image *image) {
+  unsigned codes = 0;
+  *image = (struct image){.bias = info->dlpi_addr};
+  for (unsigned place = 0; place < info->dlpi_phnum; place++) {
+    const ElfW(Phdr) *header = &info->dlpi_phdr[place];
+    if (header->p_type != PT_LOAD) continue;
+    struct range range = segment_range(info, header);
+    if (image->count == SEGMENTS || range.end < range.begin || header->p_filesz > header->p_memsz) return false;
+    image->segments[image->count++] =
+        (struct image_segment){range.begin, header->p_offset, header->p_filesz, header->p_flags};
+    if (!(header->p_flags & PF_X)) continue;
+    image->code_begin = range.begin;
+    image->code_end = range.begin + header->p_filesz;
+    codes++;
+  }
+  return codes == 1;
+}
+
+bool image_read(const char *base, size_t size, struct image *image) {
+  struct dl_phdr_info info;
+  if (!read_image(base, size, &info) || !add_segments(&info, image)) return false;
+  for (unsigned place = 0; place < image->count; place++) {
+    const struct image_segment *segment = &image->segments[place];
+    if (!(segment->flags & PF_W) && !memory_is_readable((const void *)segment->address, segment->file_size)) return false;
+  }
+  return true;
+}
+
+bool image_read_file(const char *data, size_t size, struct image *image) {
+  const ElfW(Ehdr) *elf = (const void *)data;
+  if (size < sizeof *elf || memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_ident[EI_CLASS] != ELFCLASS64) return false;
+  if (elf->e_phentsize != sizeof(ElfW(Phdr)) || elf->e_phoff % _Alignof(ElfW(Phdr)) || elf->e_phoff > size ||
+      elf->e_phnum > (size - elf->e_phoff) / sizeof(ElfW(Phdr)))
+    return false;
+  struct dl_phdr_info info = {.dlpi_phdr = (const void *)(data + elf->e_phoff), .dlpi_phnum = elf->e_phnum};
+  if (!add_segments(&info, image)) return false;
+  for (unsigned place = 0; place < image->count; place++) {
+    const struct image_segment *segment = &image->segments[place];
+    if (segment->offset > size || segment->file_size > size - segment->offset) return false;
+  }
+  return true;
+}
+
+/* The CRC-32 of zlib and gzip (RFC 1952, 8). */
+static uint32_t add_to_checksum(uint32_t checksum, const unsigned char *data, size_t size) {
+  static uint32_t table[256];
+  if (!table[255]) /* other threads may write the same numbers; the last one says that all are there */
+    for (uint32_t byte = 0; byte < 256; byte++) {
+      uint32_t value = byte;
+      for (int bit = 0; bit < 8; bit++) value = value & 1 ? 0xEDB88320u ^ value >> 1 : value >> 1;
+      __atomic_store_n(&table[byte], value, __ATOMIC_RELEASE);
+    }
+  checksum = ~checksum;
+  while (size--) checksum = table[(checksum ^ *data++) & 0xFF] ^ checksum >> 8;
+  return ~checksum;
+}
+
+uint64_t image_identity(const struct image *image, const char *file) {
+  uint32_t checksum = 0;
+  uint64_t size = 0;
+  for (unsigned place = 0; place < image->count; place++) {
+    const struct image_segment *segment = &image->segments[place];
+    size_t header = segment->offset < sizeof(ElfW(Ehdr)) ? sizeof(ElfW(Ehdr)) - segment->offset : 0;
+    if (segment->flags & PF_W || segment->file_size <= header) continue;
+    const char *data = file ? file + segment->offset : (const char *)segment->address;
+    checksum = add_to_checksum(checksum, (const unsigned char *)data + header, segment->file_size - header);
+    size += segment->file_size - header;
+  }
+  return (uint64_t)checksum << 32 | (uint32_t)size;
+}
+
 /* ---- objects that libdl loaded */
 
 struct search {

@@ -21,6 +21,34 @@ const char *library_kernel_name(const struct library *library, size_t ordinal, c
  * every segment that the image declares as loaded, must be readable. */
 const struct library *embedded_library(const char *base, size_t size, const char *code, size_t code_size);
 
+/* ---- segments of an image */
+
+#define SEGMENTS 16
+
+struct image_segment {
+  uintptr_t address; /* in memory */
+  uint64_t offset;   /* in the file */
+  size_t file_size;
+  uint32_t flags; /* PF_R … */
+};
+
+/* The segments of an image that a loader reads, by address. */
+struct image {
+  uintptr_t bias;                 /* difference between addresses in memory and in the image */
+  uintptr_t code_begin, code_end; /* of its only segment of code */
+  unsigned count;
+  struct image_segment segments[SEGMENTS];
+};
+
+/* Reads an image in memory, or in a mapped file, where addresses are those of the image; false unless it is valid, with
+ * one segment of code and at most SEGMENTS in all, and unless all files of the read-only ones are readable. */
+bool image_read(const char *base, size_t size, struct image *image);
+bool image_read_file(const char *data, size_t size, struct image *image);
+
+/* A checksum and the size of the read-only segments, without the ELF header (tracemap/machine/debug_file.py). `file`
+ * has the bytes by offset; NULL: they are in memory. */
+uint64_t image_identity(const struct image *image, const char *file);
+
 /* ---- objects that libdl loaded */
 
 bool object_is_loaded(const void *base);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "calls.h"
+#include "debug_info.h"
 #include "images.h"
 #include "lock.h"
 #include "process.h"
@@ -105,12 +106,20 @@ struct opened {
   void *handle;
   const void *base;
   uint32_t executable;
+  struct debug_entry debug;
 };
 
 static struct opened opened[SLOTS]; /* untouched pages take no memory */
 static size_t opened_count;
 
 static struct lock opened_lock;
+
+/* The runtime may ask for the query function several times. */
+static bool is_known(const void *base) {
+  for (size_t place = 0; place < opened_count; place++)
+    if (opened[place].base == base) return true;
+  return false;
+}
 
 static void look_at_opened(void *handle, const void *function) {
   Dl_info info;
@@ -119,8 +128,11 @@ static void look_at_opened(void *handle, const void *function) {
   if (!lock_enter(&opened_lock)) return;
   if (opened_count < SLOTS) {
     struct memory memory = {info.dli_fbase, object_size(function, info.dli_fbase)};
+    struct debug_entry debug = NO_DEBUG_ENTRY;
+    if (!is_known(info.dli_fbase)) debug = debug_info_add(info.dli_fbase, memory.size, true);
     uint32_t executable = patch_table(library, SYSTEM_ELF, memory);
-    if (executable != NO_EXECUTABLE) opened[opened_count++] = (struct opened){handle, info.dli_fbase, executable};
+    if (executable != NO_EXECUTABLE || settings.debug_info[0])
+      opened[opened_count++] = (struct opened){handle, info.dli_fbase, executable, debug};
   }
   lock_release(&opened_lock);
 }
@@ -147,12 +159,41 @@ EARLY void *hooked_dlsym(void *handle, const char *name) {
   return libc.dlsym(handle, name);
 }
 
+/* Loads a file with debug information in place of a temporary file with the same code. A file that is loaded already is
+ * not loaded again: both would share their data. */
+static COLD void *open_temporary(const char *path, int mode) {
+  char file[sizeof settings.debug_info + 512];
+  if (!debug_info_file(path, file, sizeof file)) return libc.dlopen(path, mode);
+  void *loaded = libc.dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+  if (loaded) libc.dlclose(loaded);
+  void *handle = loaded ? NULL : libc.dlopen(file, mode | (debug_info_keeps_code() ? RTLD_NODELETE : 0));
+  return handle ? handle : libc.dlopen(path, mode);
+}
+
+#define TEMPORARY_NAME "iree_dylib_" /* the runtime's name for files of executables */
+
+/* Written out by hand, as above. */
+EARLY static bool is_temporary(const char *path) {
+  const char *name = path, *begin = TEMPORARY_NAME;
+  for (; path && *path; path++)
+    if (*path == '/') name = path + 1;
+  while (name && *begin && *name == *begin) name++, begin++;
+  return name && !*begin;
+}
+
+EARLY void *hooked_dlopen(const char *path, int mode) {
+  if (UNLIKELY(!libc.dlopen)) libc_resolve();
+  if (UNLIKELY(is_temporary(path))) return open_temporary(path, mode);
+  return libc.dlopen(path, mode);
+}
+
 /* A handle may be closed several times; its executable is unloaded when libdl no longer has it. */
 static COLD void closed(const void *handle) {
   if (!lock_enter(&opened_lock)) return;
   for (size_t place = 0; place < opened_count; place++) {
     if (opened[place].handle != handle || object_is_loaded(opened[place].base)) continue;
-    release(opened[place].executable);
+    debug_info_remove(opened[place].debug);
+    if (opened[place].executable != NO_EXECUTABLE) release(opened[place].executable);
     opened[place--] = opened[--opened_count];
   }
   lock_release(&opened_lock);
@@ -175,6 +216,8 @@ struct reservation {
   size_t size;
   bool readable; /* the first page can be read */
   uint32_t executable;
+  bool looked_at; /* whether it is known to hold an executable, recorded or not */
+  struct debug_entry debug;
 };
 
 static struct reservation reservations[RESERVATIONS]; /* untouched pages take no memory */
@@ -191,20 +234,26 @@ static struct lock reservations_lock;
 /* Mostly there are none, so the program's calls take no lock. */
 EARLY static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
 
-static void forget(struct reservation *reservation) {
-  uint32_t executable = reservation->executable;
-  *reservation = (struct reservation){NULL, 0, false, NO_EXECUTABLE};
-  __atomic_sub_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
-  if (executable == NO_EXECUTABLE) return;
+/* Returns whether its memory stays mapped. */
+static COLD bool end_reserved(const struct reservation *reservation) {
   reserved_executables--;
-  release(executable);
+  debug_info_remove(reservation->debug);
+  if (reservation->executable != NO_EXECUTABLE) release(reservation->executable);
+  return debug_info_keeps_code();
+}
+
+static bool forget(struct reservation *reservation) {
+  struct reservation old = *reservation;
+  *reservation = (struct reservation){.executable = NO_EXECUTABLE};
+  __atomic_sub_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
+  return old.looked_at && end_reserved(&old);
 }
 
 /* The place of the oldest reservation without an executable; NULL if all have one. */
 static struct reservation *emptied_reservation(void) {
   for (unsigned tries = 0; tries < reservation_end; tries++) {
     struct reservation *oldest = &reservations[reservation_oldest++ % reservation_end];
-    if (!oldest->base || oldest->executable != NO_EXECUTABLE) continue;
+    if (!oldest->base || oldest->looked_at) continue;
     forget(oldest);
     return oldest;
   }
@@ -223,7 +272,7 @@ static void remember(const void *base, size_t size) {
   if (!lock_enter(&reservations_lock)) return;
   struct reservation *reservation = free_reservation();
   if (reservation) {
-    *reservation = (struct reservation){base, size, false, NO_EXECUTABLE};
+    *reservation = (struct reservation){.base = base, .size = size, .executable = NO_EXECUTABLE};
     __atomic_add_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
   }
   lock_release(&reservations_lock);
@@ -240,8 +289,11 @@ static struct reservation *reservation_of(const char *address) {
 static COLD void look_at_reserved(struct reservation *reservation, const char *code, size_t code_size) {
   const struct library *library = embedded_library(reservation->base, reservation->size, code, code_size);
   struct memory memory = {reservation->base, reservation->size};
-  if (library) reservation->executable = patch_table(library, EMBEDDED_ELF, memory);
-  if (reservation->executable != NO_EXECUTABLE) reserved_executables++;
+  if (!library) return;
+  reservation->debug = debug_info_add(reservation->base, reservation->size, false);
+  reservation->executable = patch_table(library, EMBEDDED_ELF, memory);
+  reservation->looked_at = reservation->executable != NO_EXECUTABLE || reservation->debug.entry;
+  if (reservation->looked_at) reserved_executables++;
 }
 
 /* This function and the next preserve errno: they run inside successful calls, which must not change it. */
@@ -251,22 +303,25 @@ static void protection_changed(const char *address, size_t size, int protection)
   struct reservation *reservation = reservation_of(address);
   if (reservation) {
     if (address == reservation->base) reservation->readable = protection & PROT_READ;
-    if (protection & PROT_EXEC && reservation->readable && reservation->executable == NO_EXECUTABLE)
+    if (protection & PROT_EXEC && reservation->readable && !reservation->looked_at)
       look_at_reserved(reservation, address, size);
   }
   lock_release(&reservations_lock);
   errno = error;
 }
 
-static void unmapped(const char *address, size_t size) {
-  if (!lock_enter(&reservations_lock)) return;
+/* Returns whether the memory stays mapped. */
+static bool unmapped(const char *address, size_t size) {
+  if (!lock_enter(&reservations_lock)) return false;
   int error = errno;
+  bool stays = false;
   for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
-    if (found->base && found->base >= address && found->base < address + size) forget(found);
+    if (found->base && found->base >= address && found->base < address + size) stays |= forget(found);
   }
   lock_release(&reservations_lock);
   errno = error;
+  return stays;
 }
 
 EARLY void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
@@ -287,7 +342,7 @@ EARLY int hooked_mprotect(void *address, size_t size, int protection) {
 
 EARLY int hooked_munmap(void *address, size_t size) {
   /* Before the call, since another thread may get the address as soon as it is free. */
-  if (UNLIKELY(any_reserved())) unmapped(address, size);
+  if (UNLIKELY(any_reserved()) && unmapped(address, size)) return 0;
   return real_munmap(address, size);
 }
 
@@ -296,9 +351,11 @@ EARLY int hooked_munmap(void *address, size_t size) {
 void loading_lock(void) {
   lock_take(&opened_lock);
   lock_take(&reservations_lock);
+  debug_info_lock();
 }
 
 void loading_unlock(void) {
+  debug_info_unlock();
   lock_release(&reservations_lock);
   lock_release(&opened_lock);
 }

@@ -11,6 +11,7 @@
 #include "system.h"
 
 void *hooked_dlsym(void *handle, const char *name);
+void *hooked_dlopen(const char *path, int mode);
 int hooked_dlclose(void *handle);
 
 void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset);

@@ -144,7 +144,7 @@ bool process_begin(void) {
     system_begin();
     silent = !settings.output[0] && !settings.report.wanted;
     if (!silent) open_file();
-    else if (!getenv("TRACEMAP_HOOK_STOPS")) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
+    else if (!getenv("TRACEMAP_HOOK_STOPS") && !getenv("TRACEMAP_HOOK_DEBUG_INFO")) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
   } else if (!file_is_open(&file) && !silent) {
     open_file(); /* in a forked child */
   }

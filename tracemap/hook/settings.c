@@ -200,6 +200,41 @@ void settings_read(void) {
   if (!settings.report.wanted || ask_for_recording()) read_all();
 }
 
+/* Turns A:B into folders that each end with a zero. */
+static void read_folders(char *folders, size_t size, const char *name) {
+  char text[sizeof settings.debug_info / 2], folder[sizeof settings.output];
+  size_t used = 0;
+  copy(text, sizeof text, name);
+  char *rest = text, *word;
+  while ((word = strtok_r(rest, ":", &rest))) {
+    bool is_relative = word[0] != '/' && began_in[0];
+    int length = snprintf(folder, sizeof folder, "%s%s%s", is_relative ? began_in : "", is_relative ? "/" : "", word);
+    if (length >= (int)sizeof folder || used + (size_t)length + 2 > size) {
+      say("%s is too long: %s and all after it were ignored", name, word);
+      break;
+    }
+    memcpy(folders + used, folder, (size_t)length + 1);
+    used += (size_t)length + 1;
+  }
+  folders[used] = '\0';
+}
+
+static void read_debug_info(void) {
+  read_folders(settings.debug_info, sizeof settings.debug_info, "TRACEMAP_HOOK_DEBUG_INFO");
+  copy_folder(settings.jitdump, sizeof settings.jitdump, "TRACEMAP_HOOK_JITDUMP");
+  struct stat about;
+  for (const char *folder = settings.debug_info; *folder; folder += strlen(folder) + 1)
+    if (stat(folder, &about) || !S_ISDIR(about.st_mode))
+      say("TRACEMAP_HOOK_DEBUG_INFO: %s is no folder: write it with `tracemap debug-info`", folder);
+  if (settings.jitdump[0] && !settings.debug_info[0])
+    say("TRACEMAP_HOOK_JITDUMP needs TRACEMAP_HOOK_DEBUG_INFO, a folder that `tracemap debug-info` wrote");
+}
+
+void settings_read_debug_info(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_debug_info);
+}
+
 /* Matches one [set] of a glob against a character; returns the rest of the pattern, NULL if the set is not closed. */
 static const char *match_set(const char *set, char character, bool *matches) {
   bool negated = *set == '!' || *set == '^', found = false;

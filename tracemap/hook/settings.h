@@ -46,6 +46,8 @@ struct settings {
   bool keeps_newest;     /* a full file of calls drops its oldest ones */
   bool record_calls;     /* false: calls are only passed on, for samples or a watcher alone */
   char watch[4096];      /* a folder with the pipes of a watcher; empty: none */
+  char debug_info[8192]; /* folders of debug information, each ended by a zero, and an empty one; see debug_info.h */
+  char jitdump[4096];    /* the folder of the file for `perf inject --jit`; empty: none */
   uint64_t sample_hz;    /* samples of a thread per second of its CPU time; 0: none */
   enum sampler_choice sampler;
   unsigned event_count;
@@ -62,6 +64,10 @@ void settings_begin(void);
 
 /* Called when the first executable is found. */
 void settings_read(void);
+
+/* Called before each use of `debug_info` and `jitdump`, which are read once: their executables may be loaded before the
+ * first one is found. */
+void settings_read_debug_info(void);
 
 /* Whether the filter accepts a kernel with this name. */
 bool settings_want(const char *name);

@@ -115,6 +115,7 @@ size_t read_file(const char *path, char *data, size_t size);
 
 struct libc {
   void *(*dlsym)(void *handle, const char *name);
+  void *(*dlopen)(const char *path, int mode);
   int (*dlclose)(void *handle);
   void *(*mmap)(void *address, size_t size, int protection, int flags, int file, off_t offset);
   int (*mprotect)(void *address, size_t size, int protection);

@@ -224,7 +224,7 @@ NOWHERE = -1
 
 
 def symbol_offsets(image: Image) -> dict[str, int]:
-    """File offset of each symbol, by name. Ambiguous names are left out.
+    """File offset of each symbol and of each function with debug information, by name. Ambiguous names are left out.
 
     Raises:
         ModuleInvalid: the symbol table is damaged.
@@ -237,6 +237,11 @@ def symbol_offsets(image: Image) -> dict[str, int]:
                 section = elf.get_section(symbol["st_shndx"])
                 offset = int(symbol["st_value"]) - int(section["sh_addr"]) + int(section["sh_offset"])
                 pairs.add((symbol.name, offset))
+        for segment in elf.iter_segments("PT_LOAD"):
+            begin, size = int(segment["p_vaddr"]), int(segment["p_filesz"])
+            for function in image.functions:
+                if begin <= function.low < begin + size:
+                    pairs.add((function.name, function.low - begin + int(segment["p_offset"])))
     offsets: dict[str, int] = {}
     ambiguous = {name for name, offset in pairs if offsets.setdefault(name, offset) != offset}
     return {name: offset for name, offset in offsets.items() if name not in ambiguous}

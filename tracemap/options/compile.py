@@ -1,4 +1,4 @@
-"""Options of `build`, `lower`, `audit`, `memory`, `show` and `remarks`."""
+"""Options of `build`, `lower`, `audit`, `memory`, `show`, `debug-info` and `remarks`."""
 
 from __future__ import annotations
 
@@ -158,6 +158,20 @@ class ShowOptions(Options):
         "--timing`; the text has the rest of the map only with WHAT.",
     )
     assembly: bool = option(False, "Also print the instructions of the kernels that WHAT names or runs in.")
+
+
+@dataclass(frozen=True, slots=True)
+class DebugInfoOptions(Options):
+    """Options of `debug-info`: the folder to write, and the text that lines refer to."""
+
+    output: Path = required("Folder to write.", "-o", "--output", metavar="DIR")
+    lines: Literal["mlir", "python", "kernel"] = option(
+        "mlir",
+        "Lines to show: of the model, of the Python program that made it (of the model for ops without one), or of the "
+        "kernels' IR.",
+    )
+    format: Literal["text", "json"] = option("text", "A summary, or JSON with all files.")
+    force: bool = option(False, "Replace a folder of debug information with other files in it.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tracemap.options.option import (
     duration,
     name_list,
     option,
-    required,
 )
 
 MOST_CALLS: Final = 1_000_000_000
@@ -282,8 +281,17 @@ _MOST_CALLS: Final = 1_000_000_000_000_000
 class HookEnvOptions(Options):
     """Options of `hook env`: the calls to record in another program, and the folder for them."""
 
-    output: Path = required(
-        "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
+    output: Path | None = option(
+        None, "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
+    )
+    debug_info: tuple[Path, ...] = option(
+        (),
+        "Folder that `tracemap debug-info` wrote: perf, gdb and valgrind show the model's lines. Without --output, "
+        "nothing is recorded.  [repeatable]",
+        path="folder",
+    )
+    jitdump: Path | None = option(
+        None, "With --debug-info: existing folder for a jitdump, for `perf inject --jit`.", path="folder"
     )
     device: Literal["local", "cuda"] = option(
         "local", "Work to record: calls on the CPU, or kernels and copies on NVIDIA GPUs."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
-HARNESSES: Final = ("images", "settings", "process", "report")
+HARNESSES: Final = ("images", "settings", "process", "report", "tables")
 
 
 def cases_of(harness: str) -> list[Path]:

@@ -4,7 +4,8 @@ A sample is a line, `comm 10044 4421.02: 1001001 cpu-clock: 7f42 main_dispatch_0
 Any fields before the address may be left out. With call chains it is a line that ends with the event, followed by a
 line per frame, the sample's own first (perf-script(1), `-F`). Kernels are in the shared libraries that IREE's loader
 writes for the dynamic linker, `iree_dylib_…`, or in code that a `perf-PID.map` names. Only the bundle has their
-addresses, so rows have offsets.
+addresses, so rows have offsets. With `tracemap debug-info`, kernels are in its code files, or in libraries that `perf
+inject` made of a jitdump.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ HEAD: Final = r"\S:\s*$"
 ASIDE: Final = r"^\s*#|\sPERF_RECORD_"
 """Lines of `--header` and `--show-…-events`."""
 _FIELDS: Final = ("before", "ip", "symbol", "symoff", "file")
-_KERNELS: Final = r"(^|/)iree_dylib_[^/]*$|(^|/)perf-[0-9]+[.]map$"
+_KERNELS: Final = (
+    r"(^|/)iree_dylib_[^/]*$|(^|/)perf-[0-9]+[.]map$|(^|/)code/[^/]*-[0-9a-f]{16}[.]so$|(^|/)jitted-[0-9]+-[0-9]+[.]so$"
+)
+_NAMED_BY_OP: Final = r"^op[0-9]+ \S+ \[.*\] (\S+(?: \(\d+\))?)$"
+"""A kernel's name with that of its root op before it, as `tracemap debug-info` writes it."""
 _NAMELESS: Final = "[unknown]"
 
 _PLACE: Final = re.compile(r"(?:^|\s)[0-9a-f]{1,16} \S")
@@ -104,7 +109,8 @@ _IS_NAMED: Final = f"symbol <> '{_NAMELESS}'"
 _ROWS: Final = f"""
 SELECT 'step' AS kind, kernel, count(*) AS {SAMPLES}, {CODE_OFFSET},
     CAST(NULL AS BIGINT) AS step, CAST(NULL AS BIGINT) AS address FROM (
-    SELECT CASE WHEN {_IN_KERNEL} AND {_IS_NAMED} THEN symbol END AS kernel,
+    SELECT CASE WHEN {_IN_KERNEL} AND {_IS_NAMED}
+                THEN coalesce(nullif(regexp_extract(symbol, {literal(_NAMED_BY_OP)}, 1), ''), symbol) END AS kernel,
         CASE WHEN {_IN_KERNEL} AND {_IS_NAMED} THEN CAST('0x' || symoff AS BIGINT) END AS {CODE_OFFSET}
     FROM perf_samples)
 GROUP BY ALL ORDER BY ALL
@@ -153,7 +159,7 @@ def _sample_note(connection: duckdb.DuckDBPyConnection, event: str) -> Diagnosti
         f"programs' code, {format_count(nameless)} in code without a name"
     )
     if nameless > inside:
-        text += ". perf knows kernels by name only if they are compiled with --iree-llvmcpu-link-embedded=false"
+        text += ". perf knows kernels by name only with `tracemap debug-info`, or --iree-llvmcpu-link-embedded=false"
     return Diagnostic("sampled", text)
 
 
