@@ -92,12 +92,12 @@ def _append(file: Path, text: str) -> None:
 @click.argument("baseline", metavar="BASELINE", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
 def command(baseline: Path, new: Path, options: CheckOptions) -> None:
-    """Fail if NEW is worse than BASELINE: slower ops, more memory, lost ops, wrong numbers, new remarks.
+    """Fail if NEW is worse than BASELINE: slower ops, more memory, ops that cannot be followed, wrong numbers.
 
     BASELINE and NEW are runs or bundles, as in `tracemap diff`. The exit status is 1 if a cost grew significantly by
-    more than --fail-over percent, if an op was lost, or if `tracemap numerics` found a wrong result in NEW. Problems
-    are printed one per line, at the line of your Python, ONNX or MLIR file. In GitHub Actions they are annotations of
-    the pull request, and the summary of the job has a table.
+    more than --fail-over percent, if an op has the outcome `unknown` now, or if `tracemap numerics` found a fault.
+    Problems are printed one per line, at the line of your Python, ONNX or MLIR file. In GitHub Actions they are
+    annotations of the pull request, and the summary of the job has a table.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What a new build made worse, in the formats of continuous integration: annotations, Markdown, SARIF and JUnit XML."""
+"""Problems of a new build, in the formats of continuous integration: annotations, Markdown, SARIF and JUnit XML."""
 
 from __future__ import annotations
 
