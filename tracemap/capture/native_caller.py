@@ -92,7 +92,9 @@ class _Function:
             else:
                 integers.append(int(_SCALARS[argument["type"]](argument["value"]).value) % (1 << 64))
         if len(integers) > _MOST_INTEGERS or len(reals) > _MOST_REALS:
-            sys.exit(f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones")
+            raise ValueError(
+                f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones"
+            )
         self._call = _Call(ctypes.cast(function, ctypes.c_void_p))
         self._call.integers[: len(integers)] = integers
         ctypes.memmove(self._call.reals, b"".join(reals), 8 * len(reals))
@@ -145,5 +147,5 @@ def run(plan: dict[str, Any]) -> None:
 if __name__ == "__main__":
     try:
         run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    except (OSError, AttributeError) as error:  # the library cannot be loaded, or lacks the function
+    except (OSError, AttributeError, ValueError) as error:  # the library cannot be loaded, or the function called
         sys.exit(str(error))

@@ -247,9 +247,10 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         PipelineInvalid: iree-opt rejects a pipeline, or a pipeline rejects the model; the message is iree-opt's.
         ToolMissing: iree-opt is not installed.
     """
+    program = find_tool("iree-opt")
+
     from iree.compiler import version
 
-    program = find_tool("iree-opt")
     parser = MlirParser()
     parsed = _parsed(parser, data, file_name)
     tags = Tags(unused_prefix(data))
