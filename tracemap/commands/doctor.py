@@ -116,6 +116,7 @@ def _abilities() -> Iterator[Ability]:
     yield _events()
     yield _tried("priority", "record", _priority)
     yield _tried("valgrind", "record --cache-sim", _simulation)
+    yield _tried("MLIR's tools", "build --to native, build --from-native", _mlir_tools)
     yield _browser()
     for extra, (module, used_by, remedy) in _MODULES.items():
         if is_installed(module):
@@ -236,6 +237,13 @@ def _simulation() -> tuple[str, str]:
     valgrind = find_valgrind()
     remedy = "kernels are compiled without fused multiply-adds for it; valgrind 3.24 and newer need no such change"
     return f"valgrind {valgrind.version}", "" if valgrind.runs_fused else remedy
+
+
+def _mlir_tools() -> tuple[str, str]:
+    from tracemap.map.build.native.tools import MlirTools
+
+    tools = MlirTools.installed()
+    return f"release {tools.release}, {tools.opt}", ""
 
 
 def _browser() -> Ability:
