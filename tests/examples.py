@@ -29,6 +29,7 @@ RESULTS = {
     "bundle": ("Bundle",),
     "comparison": ("Bench", "Comparison"),
     "run": ("Recording", "Run"),
+    "sql": ("QueryResult",),
 }
 """By their files the classes of `tracemap/results/` that the API returns."""
 NOT_CALLED = ("of",)

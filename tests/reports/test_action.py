@@ -82,3 +82,13 @@ def test_the_steps_of_the_action(tmp_path: Path, *, is_slower: bool) -> None:
     results = json.loads((tmp_path / "tracemap.sarif").read_text())["runs"][0]["results"]
     assert bool([result for result in results if result["level"] == "error"]) == is_slower
     assert ElementTree.parse(tmp_path / "tracemap.xml").getroot().get("failures") == str(int(is_slower))
+
+
+@pytest.mark.quick
+def test_the_workflow_in_the_documentation_calls_the_action() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    inputs = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"]
+    (call,) = [step for step in yaml.safe_load(block)["jobs"]["check"]["steps"] if "/actions/check@" in step["uses"]]
+    assert {name for name, about in inputs.items() if about.get("required")} <= call["with"].keys() <= inputs.keys()
+    assert all(f"`{name}`" in text for name in inputs.keys() - call["with"].keys())

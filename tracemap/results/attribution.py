@@ -21,6 +21,7 @@ from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, head
 
 if TYPE_CHECKING:
     from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
+    from tracemap.results.sql import QueryResult
 
 _TOP = 10
 
@@ -140,6 +141,22 @@ class Attribution(model.Attribution, AsTable):
         if not asked.names_change:
             raise UsageInvalid("what_if needs a change: name an op, line, scope, kernel, overhead or workers")
         return gains(self._costed(), self._opened(), asked).changes[0].gain
+
+    def sql(self, query: str) -> QueryResult:
+        """Query the map, the costs and the runs' events in DuckDB's SQL; docs/sql.md has the tables.
+
+        Raises:
+            tracemap.core.errors.QueryInvalid: the query is wrong, or a number in a table has more than 64 bits.
+
+        Example:
+            >>> result = tracemap.attribute("run.parquet", "model.tracemap")
+            >>> query = "SELECT kernel, sum(total) FROM dispatches JOIN dispatch_costs USING (dispatch) GROUP BY ALL"
+            >>> sorted(kernel for kernel, total in result.sql(query) if total > 0)[0]
+            'main_dispatch_0_matmul_24x16x16_f32'
+        """
+        from tracemap.results import sql
+
+        return sql.query(self._opened().graph, self, self.paths, check_string("query", query))
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the page with these costs; return its file, which is temporary unless `output` names one.
