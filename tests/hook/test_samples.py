@@ -423,7 +423,7 @@ def test_periods_of_a_counter_are_those_of_its_rate(made: Path, host: Path, kern
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("TRACEMAP_HOOK_SAMPLER", "magic", "it is auto, perf or timer"),
+        ("TRACEMAP_HOOK_SAMPLER", "magic", "it is auto, perf, timer or cpu-timer"),
         ("TRACEMAP_HOOK_SAMPLE_HZ", "1000000", "is too many: 20000 samples"),
         ("TRACEMAP_HOOK_SAMPLE_HZ", "-5", "is not a whole number"),
     ],
