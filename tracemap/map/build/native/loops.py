@@ -91,12 +91,13 @@ class NativeProgram:
         links_outside: dict[str, list[Link]] = {}
         for outside in self._stage.remainders:
             links_outside.setdefault(outside.function, []).extend(outside.links)
-        parts = {}
+        parts: dict[str, Sequence[_Part]] = {}
         for function in self._root.walk():
-            if function.name != _FUNCTION or not function.children:
-                continue
             name = function.function
-            pairs = zip(loops_of.get(name, ()), outermost_loops(function.children), strict=True)
+            # Of functions of one name, in several modules, only the first is known.
+            if function.name != _FUNCTION or not function.children or name in parts:
+                continue
+            pairs = zip(loops_of.get(name, ()), outermost_loops(function.children), strict=False)
             loops = [_Part(loop_kernel(name, loop.id), loop.links, (operation,)) for loop, operation in pairs]
             rest = _Part(name, _merged(links_outside.get(name, ())), tuple(_outside_loops(function.children)))
             parts[name] = [*loops, rest]
