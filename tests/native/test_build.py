@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.native.support import LLVM, NAMES, PROGRAMS, flags, needs_tools, pipeline, program, run_all
@@ -289,6 +290,22 @@ def test_texts_that_do_not_belong_are_refused(libraries: Path, tmp_path: Path) -
     stages = ("--ir", libraries / "loops.mlir", "--ir", tmp_path / "other" / "loops.mlir")
     said = refused("dumps-invalid", *build, libraries / "snapshot.so", program("layer"), *stages, cwd=tmp_path)
     assert "another file is named loops.mlir, too" in said
+
+
+def test_functions_may_have_any_name(tmp_path: Path) -> None:
+    """Further pieces of a loop's code have numbers in brackets, and so may functions."""
+    needs_tools()
+    names = ["g (2)", "../../g", "g/loop0", "<g>", "é", "a\\22b", "g" * 3000]
+    (tmp_path / "x.mlir").write_text("".join(STORES.replace("@f", f'@"{name}"') for name in names))
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    bundle = load(tmp_path / "b.tracemap")
+    assert [function.name for function in bundle.graph.functions] == [name.replace("\\22", '"') for name in names]
+    parts = bundle.native_code()
+    found, _ = parts.at(np.array([piece.low for piece in parts.image.functions]))
+    assert {parts.names[part].rpartition("/loop")[0] for part in found} >= {
+        function.name for function in bundle.graph.functions
+    }
+    check_cli("record", "b.tracemap", "--function", "g (2)", "--iterations", "200000", "-o", "r.parquet", cwd=tmp_path)
 
 
 def test_other_units_of_a_program_are_not_read(libraries: Path, tmp_path: Path) -> None:

@@ -262,18 +262,28 @@ func.func @results(%x: memref<4xf32>, %h: f16, %b: bf16) -> (memref<4xf32>, memr
 func.func @i4(%x: i4) { return }
 func.func @i4s(%x: memref<4xi4>) { return }
 func.func @layout(%x: memref<4xf32, strided<[2]>>) { return }
-""".replace("  %t =", "  %c = arith.constant 0 : index\n  %t =")
+func.func @many(%m) { return }
+func.func @reals(%r) { return }
+"""
+MANY = {
+    "  %t =": "  %c = arith.constant 0 : index\n  %t =",
+    "%m)": ", ".join(f"%m{index}: index" for index in range(33)) + ")",
+    "%r)": ", ".join(f"%r{index}: f32" for index in range(9)) + ")",
+}
 
 
 def test_results_may_be_globals_arguments_or_the_same_memory(tmp_path: Path) -> None:
     """Only memory that the function allocated is freed, and once."""
     needs_tools()
-    (tmp_path / "x.mlir").write_text(RESULTS)
+    text = RESULTS
+    for old, new in MANY.items():
+        text = text.replace(old, new)
+    (tmp_path / "x.mlir").write_text(text)
     check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
     words = ("record", "b.tracemap", "-o", "run.parquet", "--seconds", "0.2", "--function")
     check_cli(*words, "results", cwd=tmp_path)
     (tmp_path / "run.parquet").unlink()
-    for name in ("i4", "i4s", "layout"):
+    for name in ("i4", "i4s", "layout", "many", "reals"):
         assert f"{name} cannot be called from here" in refused("input-invalid", *words, name, cwd=tmp_path)
 
 

@@ -214,11 +214,14 @@ def _call(code: NativeCode, options: RecordOptions, folder: Path) -> _Call:
     entry = function_named(code.functions, "" if options.function is UNKNOWN else str(options.function))
     given = given_inputs(entry, options.inputs) if options.inputs else None
     inputs = generated_inputs(entry, options.dim, folder, given)
+    arguments = [_argument(entry, index, value, folder) for index, value in enumerate(inputs)]
+    results = [_result(entry, kind) for kind in entry.results]
+    _check_count(entry, arguments, results)
     plan = {
         "library": str(code.library.resolve()),
         "symbol": f"_mlir_ciface_{entry.name}",
-        "arguments": [_argument(entry, index, value, folder) for index, value in enumerate(inputs)],
-        "results": [_result(entry, kind) for kind in entry.results],
+        "arguments": arguments,
+        "results": results,
         "times": str(folder / "times"),
         "hook": str(_hook_library()),
     }
@@ -274,7 +277,8 @@ def _samples(folder: Path, ending: Ending, name: str) -> HookSamples:
 
 _MEMREF: Final = re.compile(r"memref<[^,<>]*(?:<\w+>)?>")
 _FLOATS: Final = ("f32", "f64")
-_SCALARS: Final = ("i1", "i8", "i16", "i32", "i64", "index", "f16", "bf16", *_FLOATS)
+_REALS: Final = ("f16", "bf16", *_FLOATS)
+_SCALARS: Final = ("i1", "i8", "i16", "i32", "i64", "index", *_REALS)
 """Scalar types that the caller can pass; of 16-bit floats, their bits."""
 
 
@@ -300,6 +304,31 @@ def _result(entry: Function, kind: str) -> dict[str, Any]:
     if shaped is None or shaped.sizes is None or not kind.startswith("memref<"):
         raise InputInvalid(_not_callable(entry, f"a result has the type {kind}"))
     return {"rank": len(shaped.sizes)}
+
+
+_MOST_INTEGERS: Final = 32
+_MOST_REALS: Final = 8
+"""Registers for floating-point arguments; see native_call.c."""
+
+
+def _check_count(entry: Function, arguments: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> None:
+    """Reject a function with more arguments than can be passed.
+
+    Raises:
+        InputInvalid: it has.
+    """
+    reals = sum(argument.get("type") in _REALS for argument in arguments)
+    by_pointer = len(results) > 1 or any("rank" in result for result in results)
+    integers = len(arguments) - reals + by_pointer
+    if integers > _MOST_INTEGERS:
+        why = (
+            f"it has {integers} arguments of memory and integers, with its results, and {_MOST_INTEGERS} can be passed"
+        )
+    elif reals > _MOST_REALS:
+        why = f"it has {reals} floating-point arguments, and {_MOST_REALS} can be passed"
+    else:
+        return
+    raise InputInvalid(_not_callable(entry, why))
 
 
 def _not_callable(entry: Function, why: str) -> str:

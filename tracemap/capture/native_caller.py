@@ -23,7 +23,7 @@ _SCALARS: dict[str, Any] = {
 _REAL = ("f16", "bf16", "f32", "f64")
 _STATIC = 0xDEADBEEF
 """MLIR's allocated pointer of a global (mlir/lib/Conversion/MemRefToLLVM, `GetGlobalMemrefOp`)."""
-_MOST_INTEGERS, _MOST_REALS = 32, 8
+_MOST_INTEGERS, _MOST_REALS = 32, 8  # as in native.py and native_call.c
 
 
 class _Call(ctypes.Structure):
@@ -94,8 +94,6 @@ class _Function:
                 reals.append(bytes(_SCALARS[argument["type"]](argument["value"])).ljust(8, b"\0"))
             else:
                 integers.append(int(_SCALARS[argument["type"]](argument["value"]).value) % (1 << 64))
-        if len(integers) > _MOST_INTEGERS or len(reals) > _MOST_REALS:
-            sys.exit(f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones")
         self._call = _Call(ctypes.cast(function, ctypes.c_void_p))
         self._call.integers[: len(integers)] = integers
         ctypes.memmove(self._call.reals, b"".join(reals), 8 * len(reals))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, count, groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -120,9 +120,9 @@ def files_with_lines(library: Path, files: Collection[str]) -> tuple[Counter[str
     """
     others: Counter[str] = Counter()
     rows = _all_rows(read_image(library, debug=False), files, str(library), others)
-    count = Counter(file for _, line, file in rows if line != NO_LINE and file)
-    known = Counter({file: number for file, number in count.items() if file in files})
-    return known, others + (count - known)
+    lines = Counter(file for _, line, file in rows if line != NO_LINE and file)
+    known = Counter({file: number for file, number in lines.items() if file in files})
+    return known, others + (lines - known)
 
 
 def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
@@ -153,13 +153,13 @@ def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
 _PIECE: Final = re.compile(r" \(\d+\)$")
 
 
-def part_of_piece(name: str) -> str:
-    """The part that a piece of code belongs to, by the piece's name.
+def part_of_piece(name: str, parts: Collection[str]) -> str:
+    """The part that a piece of code belongs to, by the piece's name; a part's own name may end like a piece's.
 
-    >>> part_of_piece("main/loop0 (2)"), part_of_piece("main/loop0")
-    ('main/loop0', 'main/loop0')
+    >>> part_of_piece("main/loop0 (2)", ["main/loop0"]), part_of_piece("f (2)", ["f (2)"])
+    ('main/loop0', 'f (2)')
     """
-    return _PIECE.sub("", name)
+    return name if name in parts else _PIECE.sub("", name)
 
 
 def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]) -> Image:
@@ -178,11 +178,13 @@ def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]
         for name, low, high in _pieces(function, table, part_of_line):
             pieces.setdefault(name, []).append((low, high))
     parts = []
+    taken = set(part_of_line.values())
     for name, ranges in pieces.items():
-        by_size = sorted(ranges, key=lambda ends: (ends[0] - ends[1], ends))
+        further = (f"{name} ({number})" for number in count(2) if f"{name} ({number})" not in taken)
+        largest_first = sorted(ranges, key=lambda ends: (ends[0] - ends[1], ends))
         parts += [
-            CodeFunction(f"{name} ({number})" if number > 1 else name, low, high)
-            for number, (low, high) in enumerate(by_size, 1)
+            CodeFunction(piece, low, high)
+            for piece, (low, high) in zip(chain([name], further), largest_first, strict=False)
         ]
     rows = tuple(zip(table.starts.tolist(), table.lines.tolist(), strict=True))
     return replace(image, functions=tuple(sorted(parts, key=lambda part: part.low)), rows=rows)
@@ -253,5 +255,7 @@ def parts_of_code(library: Path, file: str, part_of_line: Mapping[int, str]) -> 
     by_line = np.full(max(part_of_line, default=0) + 2, -1, dtype=np.int64)
     for line, name in part_of_line.items():
         by_line[line] = number_of[name]
-    by_piece = np.array([*(number_of[part_of_piece(piece.name)] for piece in split.functions), -1], dtype=np.int64)
+    by_piece = np.array(
+        [*(number_of[part_of_piece(piece.name, number_of)] for piece in split.functions), -1], dtype=np.int64
+    )
     return CodeParts(names, split, table, by_line, by_piece)
