@@ -232,6 +232,16 @@ def test_what_only_iree_has_is_refused(native: Native, tmp_path: Path, flag: str
     assert flag.partition("=")[0] in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["bench"], ["remarks"], ["memory"], ["numerics"], ["tune", "--top=1"], ["show", "--cost"]],
+    ids=lambda words: words[0],
+)
+def test_commands_that_need_iree_say_so(native: Native, tmp_path: Path, words: list[str]) -> None:
+    said = refused("usage-invalid", words[0], native("layer", "vector"), *words[1:], cwd=tmp_path)
+    assert "has native code, and this works for modules of IREE only" in said
+
+
 def test_a_crash_of_the_function_is_a_sentence(tmp_path: Path) -> None:
     needs_tools()
     (tmp_path / "x.mlir").write_text(

@@ -445,6 +445,9 @@ SELECT {cells}, CAST({samples} AS BIGINT) AS {samples} FROM rows ORDER BY invoca
 """
 
 
+_MANY: Final = 20
+"""Samples that cannot all be of the calling program, which spends little time between the calls."""
+_LAST_CALL: Final = "its time is in a function that it calls last (docs/native.md, Limits)"
 _PROGRAM_ADVICE: Final = (
     "run a program that is linked dynamically and calls this library for longer (docs/native.md, Limits)"
 )
@@ -463,7 +466,9 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
         count = len(located.times_ns)
         taken = f"none of {plural(count, 'sample')} lies in code of the bundle" if count else "no sample was taken"
         lost = "".join(f" ({note.message})" for note in executed.samples.diagnostics[:1])
-        advice = "call it longer (--seconds)" if executed.function else _PROGRAM_ADVICE
+        advice = _PROGRAM_ADVICE
+        if executed.function:
+            advice = "call it longer (--seconds)" if count < _MANY else _LAST_CALL
         raise RunEmpty(f"{name}: {taken}{lost}; {advice}")
     if executed.calls_ns is None:
         calls = [(0, sum(thread.header["cpu_ns"] for thread in executed.samples.threads))]
