@@ -246,7 +246,7 @@ def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     assert "empty.tracemap" in refused("bundle-invalid", name, "empty.tracemap", *options, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 9, "kind": "map"}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 10, "kind": "map"}'])
 def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> None:
     (mlp / "map.json").write_bytes(damage)
     assert "hand_mlp.tracemap" in refused("bundle-invalid", "show", mlp, cwd=tmp_path)

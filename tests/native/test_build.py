@@ -403,5 +403,24 @@ def test_programs_that_cannot_be_compiled_are_refused(tmp_path: Path, slug: str,
     assert said in refused(slug, "build", "x.mlir", *flags("plain"), cwd=tmp_path)
 
 
+@pytest.mark.long
+def test_functions_that_are_called_in_many_ways_keep_their_loops(tmp_path: Path) -> None:
+    """Calls of calls multiply; each function has a site nevertheless, and a note says what is left out."""
+    needs_tools()
+    signature, kind = "(%x: memref<4xf32>, %v: f32)", "(memref<4xf32>, f32) -> ()"
+    functions = [STORES.replace("@f", "private @f0")]
+    for depth in range(1, 20):
+        call = f"func.call @f{depth - 1}(%x, %v) : {kind}\n"
+        functions.append(f"func.func {'private ' * (depth < 19)}@f{depth}{signature} {{\n{call * 2}return\n}}\n")
+    (tmp_path / "x.mlir").write_text("".join(functions) + STORES.replace("@f", "@last"))
+    done = run_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    assert "[calls-left-out]" in done.stderr
+    graph = load(tmp_path / "b.tracemap").graph
+    assert len(graph.sites) > 100_000
+    assert {"f0/loop0", "last/loop1", *(f"f{depth}" for depth in range(20))} <= {
+        kernel.name for kernel in graph.kernels
+    }
+
+
 def test_the_programs_are_there() -> None:
     assert sorted(path.stem for path in PROGRAMS.glob("*.mlir")) == sorted(NAMES)

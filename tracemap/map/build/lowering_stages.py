@@ -247,10 +247,10 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         PipelineInvalid: iree-opt rejects a pipeline, or a pipeline rejects the model; the message is iree-opt's.
         ToolMissing: iree-opt is not installed.
     """
-    from iree.compiler import version
-
     program = find_tool("iree-opt")
     parser = MlirParser()
+    from iree.compiler import version  # after the checks that it is installed
+
     parsed = _parsed(parser, data, file_name)
     tags = Tags(unused_prefix(data))
     with temporary_folder() as folder:

@@ -31,7 +31,7 @@ from tracemap.machine.native_lines import files_with_lines, is_shared_object, li
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.lowering_stages import StageReader
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.native.loops import NativeProgram
+from tracemap.map.build.native.loops import MOST_SITES, NativeProgram
 from tracemap.map.build.native.pipeline import (
     PassNode,
     flags_of,
@@ -155,6 +155,12 @@ def _notes(written: _Text, sites_count: int) -> Sequence[Diagnostic]:
     if not written.positions:
         text = "the model's text does not parse without its locations, so the lines of ops are unknown"
         notes.append(Diagnostic("positions-unknown", text))
+    if sites_count >= MOST_SITES:
+        text = (
+            f"functions are called in too many ways: calls of the same function are followed up to {MOST_SITES:,} "
+            "dispatches, and later ones share their costs"
+        )
+        notes.append(Diagnostic("calls-left-out", text))
     if not sites_count:
         text = "the model has no function with a body that other programs can call, so nothing in it can be measured"
         notes.append(Diagnostic("no-functions", text))
