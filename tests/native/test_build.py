@@ -10,11 +10,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.native.support import LLVM, NAMES, PROGRAMS, flags, needs_tools, pipeline, program, run_all
 from tests.oracle.native import generate, memberships, numbers_in
 from tests.support import check_cli, json_cli, made_once, run_cli
+from tracemap.machine.native_lines import files_with_lines
 from tracemap.map.build.native.tools import MlirTools
 from tracemap.map.bundle import load
 
@@ -276,6 +278,52 @@ def test_the_model_is_named_once(libraries: Path, tmp_path: Path) -> None:
     assert "pass the model once" in refused("usage-invalid", *twice, cwd=tmp_path)
 
 
+def test_texts_that_do_not_belong_are_refused(libraries: Path, tmp_path: Path) -> None:
+    """Debug lines have only a file's name, and another text may have it."""
+    short = tmp_path / "sparse.mlir"
+    short.write_text("func.func @kernel() {\n  return\n}\n")
+    build = ("build", "-o", "b.tracemap", "--from-native")
+    said = refused("dumps-invalid", *build, libraries / "lines.so", short, cwd=tmp_path)
+    assert re.search(r"its code has a line \d+ of sparse.mlir, which has 4 lines", said)
+    (tmp_path / "other").mkdir()
+    shutil.copy(short, tmp_path / "other" / "loops.mlir")
+    stages = ("--ir", libraries / "loops.mlir", "--ir", tmp_path / "other" / "loops.mlir")
+    said = refused("dumps-invalid", *build, libraries / "snapshot.so", program("layer"), *stages, cwd=tmp_path)
+    assert "another file is named loops.mlir, too" in said
+
+
+def test_functions_may_have_any_name(tmp_path: Path) -> None:
+    """Further pieces of a loop's code have numbers in brackets, and so may functions."""
+    needs_tools()
+    names = ["g (2)", "../../g", "g/loop0", "<g>", "é", "a\\22b", "g" * 3000]
+    (tmp_path / "x.mlir").write_text("".join(STORES.replace("@f", f'@"{name}"') for name in names))
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    bundle = load(tmp_path / "b.tracemap")
+    assert [function.name for function in bundle.graph.functions] == [name.replace("\\22", '"') for name in names]
+    parts = bundle.native_code()
+    found, _ = parts.at(np.array([piece.low for piece in parts.image.functions]))
+    assert {parts.names[part].rpartition("/loop")[0] for part in found} >= {
+        function.name for function in bundle.graph.functions
+    }
+    check_cli("record", "b.tracemap", "--function", "g (2)", "--iterations", "200000", "-o", "r.parquet", cwd=tmp_path)
+
+
+def test_other_units_of_a_program_are_not_read(libraries: Path, tmp_path: Path) -> None:
+    """Most of a large program is not of the model; its lines are other parts' business."""
+    tools = MlirTools.installed()
+    (tmp_path / "a.c").write_text("#include <stdlib.h>\nint f(int x) {\n  return abs(x) + 1;\n}\n")
+    mixed = tmp_path / "mixed.so"
+    flags = ("-g", "-O1", "-shared", "-fPIC", "-Wno-override-module")
+    run_all([tools.clang, *flags, "-x", "ir", libraries / "lines.ll", "-x", "c", tmp_path / "a.c", "-o", mixed])
+    known, others = files_with_lines(mixed, {"sparse.mlir"})
+    assert set(known) == {"sparse.mlir"}
+    assert "a.c" in others
+    check_cli("build", program("sparse"), "--from-native", mixed, "-o", tmp_path / "b.tracemap")
+    assert loops_of(tmp_path / "b.tracemap") == LOOPS["sparse", "plain"]
+    image = load(tmp_path / "b.tracemap").native_code().image
+    assert not [part for part in image.functions if part.name == "f"]
+
+
 def test_damaged_debug_information_is_refused_or_read(libraries: Path, tmp_path: Path) -> None:
     data = (libraries / "lines.so").read_bytes()
     for step in range(24):
@@ -306,6 +354,9 @@ def test_damaged_debug_information_is_refused_or_read(libraries: Path, tmp_path:
             "leave 34 operations of other dialects than llvm",
         ),
         ("usage-invalid", [*flags("plain"), "--", "--no-such-flag"], "clang: "),
+        ("usage-invalid", [*flags("plain"), "--", "-c"], "makes no shared library with -c"),
+        ("usage-invalid", [*flags("plain"), "--", "--help"], "makes no shared library with --help"),
+        ("usage-invalid", [*flags("plain"), "--", "-Wl,-s"], "writes no debug lines with -Wl,-s"),
     ],
 )
 def test_other_requests_are_refused(tmp_path: Path, slug: str, words: list[str], said: str) -> None:
@@ -319,6 +370,56 @@ def test_a_model_of_another_dialect_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.mlir").write_text("func.func @f(%a: tensor<4xf32>) {\n  no.such %a\n  return\n}\n")
     said = refused("model-invalid", "build", "x.mlir", *flags("plain"), cwd=tmp_path)
     assert said.startswith("tracemap: error: x.mlir: cannot be parsed: mlir-opt rejects it: x.mlir:2:")
+
+
+BODY = "affine.for %i = 0 to 4 {\n affine.store %v, %x[%i] : memref<4xf32>\n}\nreturn\n"
+STORES = f"func.func @f(%x: memref<4xf32>, %v: f32) {{\n{BODY}}}\n"
+NESTED = "".join(f"affine.for %i{depth} = 0 to 1 {{\n" for depth in range(500)) + "}\n" * 500
+MATRIX = "tensor<4x4xf32>"
+PRODUCT = f"  %0 = linalg.matmul ins(%x, %x : {MATRIX}, {MATRIX}) outs(%x : {MATRIX}) -> {MATRIX}\n"
+
+
+@pytest.mark.parametrize(
+    ("slug", "text", "said"),
+    [
+        ("pipeline-invalid", f"module {{\nmodule {{\n{STORES}}}\n{STORES}}}\n", "builtin.module"),
+        (
+            "usage-invalid",
+            "func.func private @no_such()\nfunc.func @f() {\nfunc.call @no_such() : () -> ()\nreturn\n}\n",
+            "undefined reference to `no_such'",
+        ),
+        ("model-invalid", f"func.func @f() {{\n{NESTED}return\n}}\n", "nested more than 400 deep"),
+        (
+            "pipeline-invalid",
+            f"func.func @f(%x: {MATRIX}) -> {MATRIX} {{\n{PRODUCT}  return %0 : {MATRIX}\n}}\n",
+            "x.mlir:2:8",
+        ),
+    ],
+    ids=["nested-modules", "undefined", "deep", "place"],
+)
+def test_programs_that_cannot_be_compiled_are_refused(tmp_path: Path, slug: str, text: str, said: str) -> None:
+    needs_tools()
+    (tmp_path / "x.mlir").write_text(text)
+    assert said in refused(slug, "build", "x.mlir", *flags("plain"), cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_functions_that_are_called_in_many_ways_keep_their_loops(tmp_path: Path) -> None:
+    """Calls of calls multiply; each function has a site nevertheless, and a note says what is left out."""
+    needs_tools()
+    signature, kind = "(%x: memref<4xf32>, %v: f32)", "(memref<4xf32>, f32) -> ()"
+    functions = [STORES.replace("@f", "private @f0")]
+    for depth in range(1, 20):
+        call = f"func.call @f{depth - 1}(%x, %v) : {kind}\n"
+        functions.append(f"func.func {'private ' * (depth < 19)}@f{depth}{signature} {{\n{call * 2}return\n}}\n")
+    (tmp_path / "x.mlir").write_text("".join(functions) + STORES.replace("@f", "@last"))
+    done = run_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    assert "[calls-left-out]" in done.stderr
+    graph = load(tmp_path / "b.tracemap").graph
+    assert len(graph.sites) > 100_000
+    assert {"f0/loop0", "last/loop1", *(f"f{depth}" for depth in range(20))} <= {
+        kernel.name for kernel in graph.kernels
+    }
 
 
 def test_the_programs_are_there() -> None:

@@ -148,11 +148,12 @@ def make_hosts(folder: Path, compiler: str) -> None:
     linked: list[str | Path] = ["-DLINKED", source, folder / "lib.so", f"-Wl,-rpath,{folder}"]
     run_all(
         [compiler, "-O1", "-o", folder / "opens", source, "-ldl", "-lpthread"],
+        [compiler, "-O1", "-static", "-o", folder / "static", source, "-ldl", "-lpthread"],
         [compiler, "-O1", "-o", folder / "linked", *linked, "-ldl", "-lpthread"],
     )
 
 
-@pytest.mark.parametrize("how", ["opened", "reopened", "thread", "forked"])
+@pytest.mark.parametrize("how", ["opened", "reopened", "thread", "c11", "forked", "forks", "left"])
 def test_programs_that_open_the_library(hosts: Path, tmp_path: Path, how: str) -> None:
     run = tmp_path / "run.parquet"
     command = (hosts / "opens", how, "500", hosts / "lib.so")
@@ -197,7 +198,23 @@ def test_a_library_of_the_same_name_with_other_code_is_none_of_it(hosts: Path, t
 
 def test_waiting_programs_wait_as_long_as_without_samples(hosts: Path, tmp_path: Path) -> None:
     words = ("-o", tmp_path / "run.parquet", "--", hosts / "opens", "idle", "300", hosts / "lib.so")
-    assert "lies in code of the bundle" in refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    assert "no sample was taken" in refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+
+
+def test_threads_may_be_canceled_at_once_and_have_small_stacks(hosts: Path, tmp_path: Path) -> None:
+    """They end as without the hook; what cannot be sampled is said."""
+    run = tmp_path / "run.parquet"
+    check_cli("record", hosts / "b.tracemap", "-o", run, "--", hosts / "opens", "canceled", "500", hosts / "lib.so")
+    check_parts(hosts / "b.tracemap", run)
+    words = ("-o", tmp_path / "none.parquet", "--", hosts / "opens", "small", "100", hosts / "lib.so")
+    said = refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    assert "its stack is smaller than 64 KiB" in said
+
+
+def test_programs_that_are_linked_statically_cannot_be_sampled(hosts: Path, tmp_path: Path) -> None:
+    words = ("-o", tmp_path / "run.parquet", "--", hosts / "static", "waits", "100")
+    said = refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    assert "run a program that is linked dynamically" in said
 
 
 def test_programs_that_fail_say_so(hosts: Path, tmp_path: Path) -> None:
@@ -215,6 +232,16 @@ def test_what_only_iree_has_is_refused(native: Native, tmp_path: Path, flag: str
     assert flag.partition("=")[0] in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["bench"], ["remarks"], ["memory"], ["numerics"], ["tune", "--top=1"], ["show", "--cost"]],
+    ids=lambda words: words[0],
+)
+def test_commands_that_need_iree_say_so(native: Native, tmp_path: Path, words: list[str]) -> None:
+    said = refused("usage-invalid", words[0], native("layer", "vector"), *words[1:], cwd=tmp_path)
+    assert "has native code, and this works for modules of IREE only" in said
+
+
 def test_a_crash_of_the_function_is_a_sentence(tmp_path: Path) -> None:
     needs_tools()
     (tmp_path / "x.mlir").write_text(
@@ -227,6 +254,79 @@ def test_a_crash_of_the_function_is_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "f cannot be called: killed by SIGFPE" in done.stderr
     assert not (tmp_path / "run.parquet").exists()
+
+
+RESULTS = """
+memref.global "private" constant @table : memref<4xf32> = dense<1.0>
+func.func @results(%x: memref<4xf32>, %h: f16, %b: bf16) -> (memref<4xf32>, memref<4xf32>, memref<4xf32>, f16,
+    memref<4xf32>) {
+  %t = memref.get_global @table : memref<4xf32>
+  %m = memref.alloc() : memref<4xf32>
+  affine.for %i = 0 to 10000 {
+    %v = memref.load %x[%c] : memref<4xf32>
+    %w = arith.divf %v, %v : f32
+    memref.store %w, %x[%c] : memref<4xf32>
+  }
+  return %t, %m, %m, %h, %x : memref<4xf32>, memref<4xf32>, memref<4xf32>, f16, memref<4xf32>
+}
+func.func @i4(%x: i4) { return }
+func.func @i4s(%x: memref<4xi4>) { return }
+func.func @layout(%x: memref<4xf32, strided<[2]>>) { return }
+func.func @many(%m) { return }
+func.func @reals(%r) { return }
+"""
+MANY = {
+    "  %t =": "  %c = arith.constant 0 : index\n  %t =",
+    "%m)": ", ".join(f"%m{index}: index" for index in range(33)) + ")",
+    "%r)": ", ".join(f"%r{index}: f32" for index in range(9)) + ")",
+}
+
+
+def test_results_may_be_globals_arguments_or_the_same_memory(tmp_path: Path) -> None:
+    """Only memory that the function allocated is freed, and once."""
+    needs_tools()
+    text = RESULTS
+    for old, new in MANY.items():
+        text = text.replace(old, new)
+    (tmp_path / "x.mlir").write_text(text)
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    words = ("record", "b.tracemap", "-o", "run.parquet", "--seconds", "0.2", "--function")
+    check_cli(*words, "results", cwd=tmp_path)
+    (tmp_path / "run.parquet").unlink()
+    for name in ("i4", "i4s", "layout", "many", "reals"):
+        assert f"{name} cannot be called from here" in refused("input-invalid", *words, name, cwd=tmp_path)
+
+
+CALLS = """
+func.func private @leaf(%x: memref<64xf32>) {
+  affine.for %i = 0 to 64 {
+    %v = affine.load %x[%i] : memref<64xf32>
+    %w = arith.divf %v, %v : f32
+    affine.store %w, %x[%i] : memref<64xf32>
+  }
+  return
+}
+func.func @first(%x: memref<64xf32>) {
+  func.call @leaf(%x) : (memref<64xf32>) -> ()
+  return
+}
+func.func @second(%x: memref<64xf32>) {
+  func.call @leaf(%x) : (memref<64xf32>) -> ()
+  return
+}
+"""
+
+
+def test_a_loop_costs_only_the_function_that_was_called(tmp_path: Path) -> None:
+    needs_tools()
+    (tmp_path / "x.mlir").write_text(CALLS)
+    check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
+    words = ("--function", "second", "--seconds", "0.3", "-o", "run.parquet")
+    check_cli("record", "b.tracemap", *words, cwd=tmp_path)
+    function_of = {site["id"]: site["function"] for site in json_cli("show", "b.tracemap", cwd=tmp_path)["sites"]}
+    shown = json_cli("attribute", "run.parquet", "--map", "b.tracemap", cwd=tmp_path)
+    costs = {site["site"]: site["metrics"]["cpu_ns"]["total"] for site in shown["sites"] if site["metrics"]}
+    assert {function_of[site] for site, cost in costs.items() if cost} == {"second"}
 
 
 @pytest.mark.long

@@ -96,6 +96,14 @@ def passed_number(value: float, element: str) -> str:
         return f"{int(np.asarray(value).astype(dtype_of(REAL[element])).view(np.uint16)):#06x}"
 
 
+def write_array(values: np.ndarray[Any, Any], path: Path) -> None:
+    """Write an array's elements. Unlike numpy's `tofile`, it fails with the system's error, such as a full disk."""
+    import numpy as np
+
+    with path.open("wb") as file:
+        file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+
 def written_type(array: np.ndarray[Any, Any]) -> str:
     """The type of an array in IREE's syntax, such as `32x64xf32`."""
     return "x".join([*map(str, array.shape), _element_of(array.dtype) or array.dtype.name])
@@ -795,7 +803,7 @@ def _write_values(values: np.ndarray[Any, Any], text: str, path: Path) -> str:
     if values.dtype.kind == "c":
         np.save(path.with_suffix(".npy"), values)
         return f"@{path.with_suffix('.npy')}"
-    values.tofile(path.with_suffix(".bin"))
+    write_array(values, path.with_suffix(".bin"))
     return f"{text}=@{path.with_suffix('.bin')}"
 
 

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap._version import __version__
 from tracemap.capture.benchmark import Ending, run_program
 from tracemap.capture.cache_simulation import steps_sql
-from tracemap.capture.inputs import SPEC, Input, dtype_of, generated_inputs, given_inputs, mapped_array, parsed
+from tracemap.capture.inputs import (
+    SPEC,
+    Input,
+    dtype_of,
+    generated_inputs,
+    given_inputs,
+    mapped_array,
+    number_type,
+    parsed,
+    write_array,
+)
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.native_caches import simulate_native
 from tracemap.capture.noise import (
@@ -211,11 +221,14 @@ def _call(code: NativeCode, options: RecordOptions, folder: Path) -> _Call:
     entry = function_named(code.functions, "" if options.function is UNKNOWN else str(options.function))
     given = given_inputs(entry, options.inputs) if options.inputs else None
     inputs = generated_inputs(entry, options.dim, folder, given)
+    arguments = [_argument(entry, index, value, folder) for index, value in enumerate(inputs)]
+    results = [_result(entry, kind) for kind in entry.results]
+    _check_count(entry, arguments, results)
     plan = {
         "library": str(code.library.resolve()),
         "symbol": f"_mlir_ciface_{entry.name}",
-        "arguments": [_argument(entry, index, value, folder) for index, value in enumerate(inputs)],
-        "results": [_result(entry, kind) for kind in entry.results],
+        "arguments": arguments,
+        "results": results,
         "times": str(folder / "times"),
         "hook": str(_hook_library()),
     }
@@ -282,31 +295,59 @@ def _samples(folder: Path, ending: Ending, name: str) -> HookSamples:
 # ---- arguments
 
 _MEMREF: Final = re.compile(r"memref<[^,<>]*(?:<\w+>)?>")
-_PLAIN: Final = re.compile(r"[if]\d+|index")
+_FLOATS: Final = ("f32", "f64")
+_REALS: Final = ("f16", "bf16", *_FLOATS)
+_SCALARS: Final = ("i1", "i8", "i16", "i32", "i64", "index", *_REALS)
+"""Scalar types that the caller can pass; of 16-bit floats, their bits."""
 
 
 def _argument(entry: Function, index: int, given: Input, folder: Path) -> dict[str, Any]:
     """An argument for the caller: a memref's sizes and file, or a number."""
     declared = entry.arguments[index]
     shaped = parsed(declared.type)
-    if shaped is not None and shaped.sizes is None:
-        number = float(given.spec) if shaped.element.startswith("f") else int(given.spec, 0)
+    if shaped is not None and shaped.element in _SCALARS and shaped.sizes is None:
+        number = float(given.spec) if shaped.element in _FLOATS else int(given.spec, 0)
         return {"type": shaped.element, "value": number}
-    if shaped is None or not _MEMREF.fullmatch(declared.type):
+    if shaped is None or not _MEMREF.fullmatch(declared.type) or not _in_memory(shaped.element):
         raise InputInvalid(_not_callable(entry, f"argument {index} ({declared.name}) has the type {declared.type}"))
     values = _values(given.spec, shaped.element)
     file = folder / f"argument{index}.bin"
-    values.tofile(file)
+    write_array(values, file)
     return {"sizes": list(values.shape), "file": str(file)}
 
 
 def _result(entry: Function, kind: str) -> dict[str, Any]:
     shaped = parsed(kind)
-    if shaped is not None and shaped.sizes is None and _PLAIN.fullmatch(kind):
+    if shaped is not None and shaped.sizes is None and kind in _SCALARS:
         return {"type": kind}
     if shaped is None or shaped.sizes is None or not kind.startswith("memref<"):
         raise InputInvalid(_not_callable(entry, f"a result has the type {kind}"))
     return {"rank": len(shaped.sizes)}
+
+
+_MOST_INTEGERS: Final = 32
+_MOST_REALS: Final = 8
+"""Registers for floating-point arguments; see native_call.c."""
+
+
+def _check_count(entry: Function, arguments: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> None:
+    """Reject a function with more arguments than can be passed.
+
+    Raises:
+        InputInvalid: it has.
+    """
+    reals = sum(argument.get("type") in _REALS for argument in arguments)
+    by_pointer = len(results) > 1 or any("rank" in result for result in results)
+    integers = len(arguments) - reals + by_pointer
+    if integers > _MOST_INTEGERS:
+        why = (
+            f"it has {integers} arguments of memory and integers, with its results, and {_MOST_INTEGERS} can be passed"
+        )
+    elif reals > _MOST_REALS:
+        why = f"it has {reals} floating-point arguments, and {_MOST_REALS} can be passed"
+    else:
+        return
+    raise InputInvalid(_not_callable(entry, why))
 
 
 def _not_callable(entry: Function, why: str) -> str:
@@ -314,6 +355,11 @@ def _not_callable(entry: Function, why: str) -> str:
         f"{entry.name} cannot be called from here: {why}; run a program that calls it: "
         "tracemap record BUNDLE -- ./program"
     )
+
+
+def _in_memory(element: str) -> bool:
+    """Whether numpy has arrays of these elements, as LLVM has them in memory."""
+    return element in _SCALARS or bool(number_type(element))
 
 
 def _values(spec: str, element: str) -> npt.NDArray[Any]:
@@ -339,11 +385,10 @@ def _dtype(element: str) -> np.dtype[Any]:
     import numpy as np
 
     integers = {"i1": "uint8", "index": "int64"}
-    if element in integers or re.fullmatch(r"i\d+", element):
-        dtype: np.dtype[Any] = np.dtype(integers.get(element, f"int{element[1:]}"))
-        return dtype
-    names = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
-    return dtype_of(names.get(element, element))
+    if name := number_type(element):
+        return dtype_of(name)
+    dtype: np.dtype[Any] = np.dtype(integers.get(element, f"int{element[1:]}"))
+    return dtype
 
 
 # ---- samples
@@ -419,6 +464,14 @@ SELECT {cells}, CAST({samples} AS BIGINT) AS {samples} FROM rows ORDER BY invoca
 """
 
 
+_MANY: Final = 20
+"""Samples that cannot all be of the calling program, which spends little time between the calls."""
+_LAST_CALL: Final = "its time is in a function that it calls last (docs/native.md, Limits)"
+_PROGRAM_ADVICE: Final = (
+    "run a program that is linked dynamically and calls this library for longer (docs/native.md, Limits)"
+)
+
+
 def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located: _Located) -> _Events:
     """Make the table `native_rows`: a row for each kernel and call, and one for each sample.
 
@@ -429,10 +482,13 @@ def _events(connection: duckdb.DuckDBPyConnection, executed: _Executed, located:
     """
     if not (located.kernel >= 0).any():
         name = executed.function or executed.command[0]
-        raise RunEmpty(
-            f"{name}: none of {plural(len(located.times_ns), 'sample')} lies in code of the bundle; run it longer, or "
-            "run a program that loads this library"
-        )
+        count = len(located.times_ns)
+        taken = f"none of {plural(count, 'sample')} lies in code of the bundle" if count else "no sample was taken"
+        lost = "".join(f" ({note.message})" for note in executed.samples.diagnostics[:1])
+        advice = _PROGRAM_ADVICE
+        if executed.function:
+            advice = "call it longer (--seconds)" if count < _MANY else _LAST_CALL
+        raise RunEmpty(f"{name}: {taken}{lost}; {advice}")
     if executed.calls_ns is None:
         calls = [(0, sum(thread.header["cpu_ns"] for thread in executed.samples.threads))]
     else:

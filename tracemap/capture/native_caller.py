@@ -15,12 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-_SCALARS = {
+_SCALARS: dict[str, Any] = {
     **{f"i{bits}": kind for bits, kind in ((1, ctypes.c_bool), (8, ctypes.c_int8), (16, ctypes.c_int16))},
     **{"i32": ctypes.c_int32, "i64": ctypes.c_int64, "index": ctypes.c_int64},
-    **{"f32": ctypes.c_float, "f64": ctypes.c_double},
+    **{"f16": ctypes.c_uint16, "bf16": ctypes.c_uint16, "f32": ctypes.c_float, "f64": ctypes.c_double},
 }
-_MOST_INTEGERS, _MOST_REALS = 32, 8
+_REAL = ("f16", "bf16", "f32", "f64")
+_STATIC = 0xDEADBEEF
+"""MLIR's allocated pointer of a global (mlir/lib/Conversion/MemRefToLLVM, `GetGlobalMemrefOp`)."""
+_MOST_INTEGERS, _MOST_REALS = 32, 8  # as in native.py and native_call.c
 
 
 class _Call(ctypes.Structure):
@@ -72,7 +75,7 @@ class _Function:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._kept: list[object] = []
-        self._inputs: set[int] = set()
+        self._not_ours = {0, _STATIC}
         self._results: list[ctypes.Structure] = []
         self._hook = ctypes.CDLL(plan["hook"])
         self._free = ctypes.CDLL(None).free
@@ -87,14 +90,10 @@ class _Function:
         for argument in plan["arguments"]:
             if "value" not in argument:
                 integers.append(self._memref(argument))
-            elif argument["type"].startswith("f"):
+            elif argument["type"] in _REAL:
                 reals.append(bytes(_SCALARS[argument["type"]](argument["value"])).ljust(8, b"\0"))
             else:
                 integers.append(int(_SCALARS[argument["type"]](argument["value"]).value) % (1 << 64))
-        if len(integers) > _MOST_INTEGERS or len(reals) > _MOST_REALS:
-            raise ValueError(
-                f"it has more than {_MOST_INTEGERS} arguments of memory and integers, or {_MOST_REALS} real ones"
-            )
         self._call = _Call(ctypes.cast(function, ctypes.c_void_p))
         self._call.integers[: len(integers)] = integers
         ctypes.memmove(self._call.reals, b"".join(reals), 8 * len(reals))
@@ -103,7 +102,7 @@ class _Function:
         """The address of a descriptor of the data in a file."""
         descriptor, memory = _memref(argument["sizes"], Path(argument["file"]).read_bytes())
         self._kept += [descriptor, memory]
-        self._inputs.add(ctypes.addressof(memory))
+        self._not_ours.add(ctypes.addressof(memory))
         return ctypes.addressof(descriptor)
 
     def _result_structure(self, results: list[dict[str, Any]]) -> ctypes.Structure | None:
@@ -125,9 +124,9 @@ class _Function:
     def call(self, times_ns: ctypes.Array[ctypes.c_uint64]) -> None:
         """Call it once, and set begin and end on the monotonic clock."""
         self._hook.tracemap_hook_call_native(ctypes.byref(self._call), times_ns)
-        for result in self._results:  # memory that the caller owns, unless it is that of an argument
-            if result.allocated and result.allocated not in self._inputs:
-                self._free(result.allocated)
+        # The caller owns results that are neither an argument nor a global; two of them may be the same memory.
+        for allocated in {result.allocated or 0 for result in self._results} - self._not_ours:
+            self._free(allocated)
 
 
 def run(plan: dict[str, Any]) -> None:

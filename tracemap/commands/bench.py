@@ -52,8 +52,10 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     from tracemap.capture.machine import PeakMeter
     from tracemap.kernels.bench import BenchRequest, repetitions_per_process
     from tracemap.kernels.bench import bench as run_kernels
+    from tracemap.map.bundle import check_iree
     from tracemap.runs.model import UNKNOWN_HEADER
 
+    check_iree(bundle)
     run = options.run or newest_run(bundle)
     check_outputs(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
     if not bundle.graph.kernels:

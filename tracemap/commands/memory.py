@@ -57,8 +57,10 @@ def memory(bundle: Bundle, run: Path | None, options: MemoryOptions) -> ProgramM
             a dynamic dimension for --dim.
     """
     from tracemap.capture.inputs import check_size, given_inputs
+    from tracemap.map.bundle import check_iree
     from tracemap.map.memory_use import kept_values
 
+    check_iree(bundle)
     kept = kept_values(bundle.memory())
     named = isinstance(options.function, str)
     check_size([own for own in bundle.graph.functions if not named or own.name == options.function], options.dim)

@@ -42,7 +42,9 @@ def numerics(bundle: Bundle, options: NumericsOptions, progress: Progress = no_p
         ToolMissing: the runtime is not installed, or the hook's library was not built.
     """
     from tracemap.kernels.program_numerics import assess, keep_numerics
+    from tracemap.map.bundle import check_iree
 
+    check_iree(bundle)
     other = None if options.against in ("", DOUBLE) else _other_bundle(options.against)
     progress(f"running {bundle.path.name}")
     reference = None if other is None else _kernels(other)

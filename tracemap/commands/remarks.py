@@ -40,8 +40,10 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
         TracemapError: see `commands.runs.join_runs`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
+    from tracemap.map.bundle import check_iree
     from tracemap.reports.kernels import rank_by_cost, sort_remarks
 
+    check_iree(bundle)
     path = run or newest_run(bundle)
     check_outputs(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
     stored = bundle.remarks()

@@ -53,7 +53,9 @@ def benchmark(
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_calls
     from tracemap.capture.timing import run_benchmark_tool
+    from tracemap.map.bundle import check_iree
 
+    check_iree(bundle)
     with temporary_folder() as folder:
         progress("making inputs")
         calls = make_calls(program_of(bundle, options), options, BENCHMARK_TOOL, folder, values)
@@ -127,7 +129,9 @@ def run(
     """
     from tracemap.capture.calling import make_calls
     from tracemap.capture.outputs import RUN_TOOL, output_request
+    from tracemap.map.bundle import check_iree
 
+    check_iree(bundle)
     with temporary_folder() as folder:
         progress("making inputs")
         calls = make_calls(program_of(bundle, options), options, RUN_TOOL, folder, values)

@@ -86,6 +86,9 @@ def _cost(bundle: Bundle, selection: Selection) -> BuildCost:
     """The cost of building, with the selected kernels and ops."""
     from msgspec import structs
 
+    from tracemap.map.bundle import check_iree
+
+    check_iree(bundle)
     from tracemap.map.build_cost import build_cost
 
     cost = build_cost(bundle)

@@ -45,7 +45,9 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
         TargetExists, TargetUnwritable: the file cannot be written.
     """
     from tracemap.kernels.swap import SwappableExecutables
+    from tracemap.map.bundle import check_iree
 
+    check_iree(bundle)
     check_outputs(options.output, force=options.force, bundles=[bundle.path])
     assert options.dump is not None
     with check_damage_on_failure(bundle), temporary_folder() as folder:
@@ -71,6 +73,9 @@ def swap(
             `commands.record.record`.
         UsageInvalid: no kernel is replaced, or the new bundle has no name.
     """
+    from tracemap.map.bundle import check_iree
+
+    check_iree(bundle)
     with check_damage_on_failure(bundle):
         return _swap(bundle, replacements, options, progress)
 

@@ -53,6 +53,9 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
         QueryInvalid, UsageInvalid: the options select no kernel, or one that does not exist.
         TargetExists, TargetUnwritable: the spec cannot be written.
     """
+    from tracemap.map.bundle import check_iree
+
+    check_iree(bundle)
     with check_damage_on_failure(bundle):
         return _tune(bundle, options, progress)
 

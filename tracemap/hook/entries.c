@@ -122,6 +122,11 @@ PUBLIC int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
   return native_create_thread(thread, attributes, start, argument);
 }
 
+PUBLIC int thrd_create(thrd_t *thread, thrd_start_t start, void *argument) {
+  libc_resolve();
+  return native_create_c11_thread(thread, start, argument);
+}
+
 EARLY PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
 
 EARLY PUBLIC int clock_gettime(clockid_t clock, struct timespec *time) {

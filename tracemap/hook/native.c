@@ -203,40 +203,97 @@ static uint64_t caller_in_library(uint64_t ip, uint64_t link, const uint64_t *st
 
 /* ---- threads */
 
-static void end_of_thread(void *sampler) { sampler_end(sampler); }
+#define LEAST_STACK 65536u /* of a thread that is sampled: its begin and the handler take up to 16 KiB of it */
+
+static bool main_ended;      /* the main thread has ended, and the process goes on without it */
+static const char unsampled; /* its address stands for the sampler of a thread without one */
+
+/* A canceled thread would keep the locks that it has here. */
+static void end_of_thread(void *sampler) {
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  if (sampler != &unsampled) sampler_end(sampler);
+  if (syscall(SYS_gettid) == getpid()) __atomic_store_n(&main_ended, true, __ATOMIC_RELEASE);
+  pthread_setcancelstate(state, NULL);
+}
 
 static void begin_thread(void) {
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   struct sampler *sampler = sampler_begin(__atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED));
-  if (!sampler) return;
-  sampler_enter(sampler);
-  pthread_setspecific(key, sampler);
+  if (sampler) sampler_enter(sampler);
+  pthread_setspecific(key, sampler ? (const void *)sampler : &unsampled);
+  pthread_setcancelstate(state, NULL);
 }
 
 struct begun {
-  void *(*start)(void *);
+  union {
+    void *(*posix)(void *);
+    thrd_start_t c11;
+  } start;
   void *argument;
 };
 
-static void *run_thread(void *argument) {
+static struct begun *new_begun(void *argument) {
+  struct begun *begun = active ? malloc(sizeof *begun) : NULL;
+  if (begun) begun->argument = argument;
+  return begun;
+}
+
+static struct begun begin_begun(void *argument) {
   struct begun begun = *(struct begun *)argument;
   free(argument);
   begin_thread();
-  return begun.start(begun.argument);
+  return begun;
+}
+
+static void *run_thread(void *argument) {
+  struct begun begun = begin_begun(argument);
+  return begun.start.posix(begun.argument);
+}
+
+static int run_c11_thread(void *argument) {
+  struct begun begun = begin_begun(argument);
+  return begun.start.c11(begun.argument);
+}
+
+static bool has_room(const pthread_attr_t *attributes) {
+  size_t size;
+  if (!attributes || pthread_attr_getstacksize(attributes, &size) || size >= LEAST_STACK) return true;
+  errno = 0;
+  return process_lose_thread("samples", "its stack is smaller than 64 KiB");
 }
 
 int native_create_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
-  struct begun *begun = active ? malloc(sizeof *begun) : NULL;
+  struct begun *begun = active && has_room(attributes) ? new_begun(argument) : NULL;
   if (!begun) return libc.pthread_create(thread, attributes, start, argument);
-  *begun = (struct begun){start, argument};
+  begun->start.posix = start;
   int status = libc.pthread_create(thread, attributes, run_thread, begun);
   if (status) free(begun);
   return status;
 }
 
-/* The program's signals are for its own threads. */
+int native_create_c11_thread(thrd_t *thread, thrd_start_t start, void *argument) {
+  struct begun *begun = new_begun(argument);
+  if (!begun) return libc.thrd_create(thread, start, argument);
+  begun->start.c11 = start;
+  int status = libc.thrd_create(thread, run_c11_thread, begun);
+  if (status != thrd_success) free(begun);
+  return status;
+}
+
+/* Whether only the watcher is left, and the main thread's entry, which stays to the end of the process. */
+static bool all_ended(void) {
+  struct stat about;
+  if (!__atomic_load_n(&main_ended, __ATOMIC_ACQUIRE)) return false;
+  return !stat("/proc/self/task", &about) && about.st_nlink <= 2 + 2; /* two of the folder itself, as in any folder */
+}
+
+/* The program's signals are for its own threads. A program whose main thread ended goes on until its last thread ends,
+ * so the watcher must not be that one forever. */
 static void *watch(void *unused) {
   struct timespec pause = {0, ROUND_NS};
-  for (;;) {
+  while (!all_ended()) {
     lock_take(&lock);
     look();
     lock_release(&lock);
@@ -283,6 +340,6 @@ void native_begin(void) {
 void native_fork_child(void) {
   if (!active) return;
   pthread_setspecific(key, NULL);
-  loaded_count = 0; /* the child's file names them anew */
-  begin_here();
+  main_ended = false;
+  begin_here(); /* the loaded objects are those of the parent, as its file names them */
 }

@@ -16,5 +16,6 @@ void native_fork_child(void);
 void native_lock(void);
 void native_unlock(void);
 
-/* Creates a thread of the program that is sampled as well. */
+/* Create a thread of the program that is sampled as well. */
 int native_create_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
+int native_create_c11_thread(thrd_t *thread, thrd_start_t start, void *argument);

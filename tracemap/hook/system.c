@@ -161,7 +161,7 @@ struct libc libc;
 EARLY void libc_resolve(void) {
   if (libc.dlsym) return;
 #ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
-  libc = (struct libc){dlsym, dlopen, dlclose, mmap, mprotect, munmap, clock_gettime, pthread_create, clock_gettime};
+  libc = (struct libc){dlsym, dlopen, dlclose, mmap, mprotect, munmap, clock_gettime, pthread_create, thrd_create, clock_gettime};
 #else
   __typeof__(libc.dlsym) ask = LIBC(dlsym, DLSYM_VERSION);
   libc.clock_gettime = LIBC(clock_gettime, "GLIBC_2.17");
@@ -172,6 +172,7 @@ EARLY void libc_resolve(void) {
   libc.dlopen = NEXT(dlopen);
   libc.dlclose = NEXT(dlclose);
   libc.pthread_create = NEXT(pthread_create);
+  libc.thrd_create = NEXT(thrd_create);
   libc.dlsym = ask;
 #endif
 }

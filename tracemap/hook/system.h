@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -122,6 +123,7 @@ struct libc {
   int (*munmap)(void *address, size_t size);
   int (*clock_gettime)(clockid_t clock, struct timespec *time);
   int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
+  int (*thrd_create)(thrd_t *thread, thrd_start_t start, void *argument);
   int (*next_clock_gettime)(clockid_t clock, struct timespec *time); /* may belong to a library that fakes the time */
 };
 

@@ -87,6 +87,8 @@ _BRACKET: Final = re.compile(rf"{STRING}|->|[<>]=|([(\[{{<])|([)\]}}>])|(,)")
 _LOCATION: Final = " loc("
 _END_OF_REGION: Final = re.compile(r"\s*\}(\)|, \{$)")
 _RESOURCES: Final = "{-#"
+_DEEPEST: Final = 400
+"""Readers of the operations as a tree call themselves for each level."""
 
 
 class _Reader:
@@ -141,6 +143,8 @@ class _Reader:
             attributes={},
         )
         self._count += 1
+        if len(self._open) > _DEEPEST:
+            raise ModelInvalid(f"operations are nested more than {_DEEPEST} deep")
         self._add(operation, parent)
         if line.startswith(" <{", end):
             close = _closing(line, end + 2)

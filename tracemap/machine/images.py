@@ -115,19 +115,23 @@ def read_images(module: Path) -> tuple[Image, ...]:
     return tuple(_images(read_stored_file(module, ModuleInvalid), str(module)))
 
 
-def read_image(file: Path) -> Image:
-    """Read a shared object.
+def read_image(file: Path, *, debug: bool = True) -> Image:
+    """Read a shared object or program.
+
+    Args:
+        file: the file.
+        debug: read its debug information, which may be much; without, the image has no functions and no rows.
 
     Raises:
         ModuleInvalid: the file cannot be read, or is not an ELF file.
     """
-    images = read_images(file)
-    if not images or images[0].offset:
+    image = next(_images(read_stored_file(file, ModuleInvalid), str(file), debug), None)
+    if image is None or image.offset:
         raise ModuleInvalid(f"{file}: is not an ELF file")
-    return images[0]
+    return image
 
 
-def _images(data: bytes, name: str) -> Iterator[Image]:
+def _images(data: bytes, name: str, debug: bool = True) -> Iterator[Image]:
     from elftools.elf.elffile import ELFFile
 
     offset = data.find(_MAGIC)
@@ -139,7 +143,7 @@ def _images(data: bytes, name: str) -> Iterator[Image]:
             offset = data.find(_MAGIC, offset + 1)  # constants may contain these bytes, too
             continue
         try:
-            functions, rows = _debug_information(elf)
+            functions, rows = _debug_information(elf) if debug else ((), ())
         except Exception as error:  # as above
             raise ModuleInvalid(f"{name}: the debug information of its code is damaged ({error!r})") from error
         yield Image(offset, data[offset : offset + size], str(elf["e_machine"]), functions, rows)

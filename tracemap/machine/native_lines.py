@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, count, groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -38,8 +38,11 @@ class LinesOfFile:
         return np.where(place >= 0, self.lines[place], NO_LINE)
 
 
-def _rows(image: Image) -> Iterator[tuple[int, int, str]]:
-    """Address, line and file name without folders of each row; line 0 and no name at the end of a sequence."""
+def _rows(image: Image, files: Collection[str], others: Counter[str]) -> Iterator[tuple[int, int, str]]:
+    """Address, line and file name without folders of each row; line 0 and no name at the end of a sequence.
+
+    Of large programs, most units name none of `files`. Their rows are left out, and their files are added to `others`.
+    """
     elf = elf_of(image)
     if not elf.has_dwarf_info():
         return
@@ -49,6 +52,9 @@ def _rows(image: Image) -> Iterator[tuple[int, int, str]]:
         if program is None:
             continue
         names = _file_names(program)
+        if not set(names.values()) & set(files):
+            others.update(set(names.values()))
+            continue
         for entry in program.get_entries():
             state = entry.state
             if state is None:
@@ -71,21 +77,52 @@ def _file_names(program: Dwarf) -> dict[int, str]:
 _SINCE_ZERO = 5
 
 
-def _all_rows(image: Image, name: str) -> list[tuple[int, int, str]]:
+def _all_rows(
+    image: Image, files: Collection[str], name: str, others: Counter[str] | None = None
+) -> list[tuple[int, int, str]]:
+    from elftools.common.exceptions import ELFCompressionError
+
     try:
-        return list(_rows(image))
+        return list(_rows(image, files, Counter() if others is None else others))
+    except ELFCompressionError as error:
+        raise ModuleInvalid(
+            f"{name}: the debug lines of its code are compressed in a way that cannot be read; decompress them with "
+            "objcopy --decompress-debug-sections"
+        ) from error
     except Exception as error:  # the library checks little, so damage may raise any error
         raise ModuleInvalid(f"{name}: the debug lines of its code are damaged ({error!r})") from error
 
 
-def files_with_lines(library: Path) -> Counter[str]:
-    """The files that the debug lines of a library name, without folders, with their numbers of rows.
+def is_shared_object(file: Path) -> bool:
+    """Whether a file is there and is a shared object, or a program that is position-independent."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD_BYTES)
+    return head.startswith(b"\x7fELF") and head[_TYPE_AT:] == _ET_DYN
+
+
+_HEAD_BYTES: Final = 18
+_TYPE_AT: Final = 16
+_ET_DYN: Final = b"\x03\x00"
+"""The type of a shared object, in little-endian order."""
+
+
+def files_with_lines(library: Path, files: Collection[str]) -> tuple[Counter[str], Counter[str]]:
+    """The numbers of debug lines of some files, and the other files that debug lines of a library name.
+
+    Args:
+        library: the library.
+        files: names without folders.
 
     Raises:
         ModuleInvalid: the file cannot be read, is no ELF file, or its debug information is damaged.
     """
-    rows = _all_rows(read_image(library), str(library))
-    return Counter(file for _, line, file in rows if line != NO_LINE and file)
+    others: Counter[str] = Counter()
+    rows = _all_rows(read_image(library, debug=False), files, str(library), others)
+    lines = Counter(file for _, line, file in rows if line != NO_LINE and file)
+    known = Counter({file: number for file, number in lines.items() if file in files})
+    return known, others + (lines - known)
 
 
 def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
@@ -102,7 +139,7 @@ def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
     import numpy as np
 
     line_at: dict[int, int] = {}
-    for address, line, own in _all_rows(image, name):
+    for address, line, own in _all_rows(image, (file,), name):
         if line == NO_LINE and not own:
             line_at.setdefault(address, NO_LINE)
         else:
@@ -116,13 +153,13 @@ def lines_of_file(image: Image, file: str, name: str) -> LinesOfFile:
 _PIECE: Final = re.compile(r" \(\d+\)$")
 
 
-def part_of_piece(name: str) -> str:
-    """The part that a piece of code belongs to, by the piece's name.
+def part_of_piece(name: str, parts: Collection[str]) -> str:
+    """The part that a piece of code belongs to, by the piece's name; a part's own name may end like a piece's.
 
-    >>> part_of_piece("main/loop0 (2)"), part_of_piece("main/loop0")
-    ('main/loop0', 'main/loop0')
+    >>> part_of_piece("main/loop0 (2)", ["main/loop0"]), part_of_piece("f (2)", ["f (2)"])
+    ('main/loop0', 'f (2)')
     """
-    return _PIECE.sub("", name)
+    return name if name in parts else _PIECE.sub("", name)
 
 
 def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]) -> Image:
@@ -141,11 +178,13 @@ def with_parts(image: Image, table: LinesOfFile, part_of_line: Mapping[int, str]
         for name, low, high in _pieces(function, table, part_of_line):
             pieces.setdefault(name, []).append((low, high))
     parts = []
+    taken = set(part_of_line.values())
     for name, ranges in pieces.items():
-        by_size = sorted(ranges, key=lambda ends: (ends[0] - ends[1], ends))
+        further = (f"{name} ({number})" for number in count(2) if f"{name} ({number})" not in taken)
+        largest_first = sorted(ranges, key=lambda ends: (ends[0] - ends[1], ends))
         parts += [
-            CodeFunction(f"{name} ({number})" if number > 1 else name, low, high)
-            for number, (low, high) in enumerate(by_size, 1)
+            CodeFunction(piece, low, high)
+            for piece, (low, high) in zip(chain([name], further), largest_first, strict=False)
         ]
     rows = tuple(zip(table.starts.tolist(), table.lines.tolist(), strict=True))
     return replace(image, functions=tuple(sorted(parts, key=lambda part: part.low)), rows=rows)
@@ -208,7 +247,7 @@ def parts_of_code(library: Path, file: str, part_of_line: Mapping[int, str]) -> 
     """
     import numpy as np
 
-    image = read_image(library)
+    image = read_image(library, debug=False)
     table = lines_of_file(image, file, str(library))
     split = with_parts(image, table, part_of_line)
     names = tuple(dict.fromkeys(part_of_line.values()))
@@ -216,5 +255,7 @@ def parts_of_code(library: Path, file: str, part_of_line: Mapping[int, str]) -> 
     by_line = np.full(max(part_of_line, default=0) + 2, -1, dtype=np.int64)
     for line, name in part_of_line.items():
         by_line[line] = number_of[name]
-    by_piece = np.array([*(number_of[part_of_piece(piece.name)] for piece in split.functions), -1], dtype=np.int64)
+    by_piece = np.array(
+        [*(number_of[part_of_piece(piece.name, number_of)] for piece in split.functions), -1], dtype=np.int64
+    )
     return CodeParts(names, split, table, by_line, by_piece)

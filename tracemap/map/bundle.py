@@ -20,6 +20,7 @@ from tracemap.core.errors import (
     ModelInvalid,
     TargetExists,
     TargetUnwritable,
+    UsageInvalid,
     check_limits,
 )
 from tracemap.core.files import (
@@ -485,6 +486,16 @@ _BUNDLE_ADVICE: Final = {
     FileFormat.POINTER: "fetch the file with `git lfs pull`",
 }
 """Remedies for a file in place of a bundle."""
+
+
+def check_iree(bundle: Bundle) -> None:
+    """Reject a bundle of native code, where only a module of IREE will do.
+
+    Raises:
+        UsageInvalid: the bundle has native code.
+    """
+    if bundle.is_native:
+        raise UsageInvalid(f"{bundle.path}: has native code, and this works for modules of IREE only")
 
 
 def load(path: Path) -> Bundle:

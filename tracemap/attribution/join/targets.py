@@ -305,11 +305,17 @@ class Join:
         targets = {}
         for kernel in self.graph.kernels:
             per_call = [site for site in kernel.sites if not self.graph.site_by_id[site].initializer] or kernel.sites
-            called = [site for site in per_call if site in running] or per_call
+            called = [site for site in per_call if site in running] or self._of_function(per_call)
             if called:
                 targets[kernel.name] = Target(tuple(called))
         entries = self.graph.kernel_of_entry.items()
         return targets | {entry: targets[kernel] for entry, kernel in entries if kernel in targets}
+
+    def _of_function(self, sites: Sequence[str]) -> Sequence[str]:
+        """The sites that the called function of native code runs, if it is known; such code has no command buffers."""
+        if not self.graph.module.is_native:
+            return sites
+        return [site for site in sites if self.graph.site_by_id[site].function == self.header.function] or sites
 
 
 def called_schedule(graph: TraceGraph, function: Text) -> Schedule | None:

@@ -248,10 +248,9 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         ToolMissing: iree-opt is not installed.
     """
     program = find_tool("iree-opt")
-
-    from iree.compiler import version
-
     parser = MlirParser()
+    from iree.compiler import version  # after the checks that it is installed
+
     parsed = _parsed(parser, data, file_name)
     tags = Tags(unused_prefix(data))
     with temporary_folder() as folder:

@@ -4,7 +4,13 @@
  *   opened      from a library that is opened, and closed at the end
  *   reopened    the same, opened and closed again and again
  *   thread      as `opened`, in a second thread
+ *   c11         as `thread`, in a thread of C11
+ *   left        as `thread`; the main thread ends first
+ *   canceled    as `opened`, after threads that are canceled as they begin
+ *   small       in a thread with a small stack
  *   forked      as `opened`, in a child
+ *   forks       in a child of a program that opened the library
+ *   waits       without a library
  *   idle        the library is opened, but not called
  */
 #include <dlfcn.h>
@@ -14,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,6 +79,28 @@ static void *call_opened(void *unused) {
   return unused;
 }
 
+static function *known;
+
+static void *call_known(void *unused) {
+  call(known, duration_ms);
+  return unused;
+}
+
+static int call_in_c11(void *unused) {
+  call_opened(unused);
+  return 7;
+}
+
+static void *wait_forever(void *unused) {
+  for (;;) pause();
+  return unused;
+}
+
+static void fail(const char *what) {
+  fprintf(stderr, "%s\n", what);
+  exit(1);
+}
+
 int main(int count, char **words) {
   if (count < 3) return 2;
   const char *how = words[1];
@@ -94,6 +123,48 @@ int main(int count, char **words) {
     pthread_t thread;
     pthread_create(&thread, NULL, call_opened, NULL);
     pthread_join(thread, NULL);
+  }
+  if (!strcmp(how, "c11")) {
+    thrd_t thread;
+    int result = 0;
+    if (thrd_create(&thread, call_in_c11, NULL) != thrd_success) fail("no thread");
+    thrd_join(thread, &result);
+    if (result != 7) fail("another result");
+  }
+  if (!strcmp(how, "left")) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, call_opened, NULL);
+    pthread_exit(NULL);
+  }
+  if (!strcmp(how, "canceled")) {
+    for (int round = 0; round < 200; round++) {
+      pthread_t thread;
+      void *result;
+      pthread_create(&thread, NULL, wait_forever, NULL);
+      pthread_cancel(thread);
+      pthread_join(thread, &result);
+      if (result != PTHREAD_CANCELED) fail("not canceled");
+    }
+    call_opened(NULL);
+  }
+  if (!strcmp(how, "small")) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    open_library(&known);
+    if (pthread_create(&thread, &attributes, call_known, NULL)) fail("no thread");
+    pthread_join(thread, NULL);
+  }
+  if (!strcmp(how, "forks")) {
+    function *called;
+    open_library(&called);
+    usleep(50000); /* the hook looks for libraries meanwhile */
+    if (!fork()) {
+      call(called, duration_ms);
+      exit(0);
+    }
+    wait(NULL);
   }
   if (!strcmp(how, "forked")) {
     pid_t child = fork();

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import DumpsInvalid, ModelInvalid, PipelineInvalid
+from tracemap.core.errors import DumpsInvalid, ModelInvalid, PipelineInvalid, UsageInvalid
 from tracemap.core.files import check_is_file, read_stored_file
 from tracemap.core.locations import UNKNOWN_LOCATION, FileRange, Location, Name
 from tracemap.core.process.temporary_files import temporary_folder
@@ -26,11 +26,12 @@ from tracemap.ir.generic_text import GenericModule, read_generic, source_model, 
 from tracemap.ir.model_reader import blank_locations
 from tracemap.ir.parsing import BYTECODE_MAGIC
 from tracemap.ir.source_model import TEXT_FILE, SourceModel
-from tracemap.machine.native_lines import files_with_lines
+from tracemap.machine.images import read_image
+from tracemap.machine.native_lines import files_with_lines, is_shared_object, lines_of_file
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.lowering_stages import StageReader
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.native.loops import NativeProgram
+from tracemap.map.build.native.loops import MOST_SITES, NativeProgram
 from tracemap.map.build.native.pipeline import (
     PassNode,
     flags_of,
@@ -154,6 +155,12 @@ def _notes(written: _Text, sites_count: int) -> Sequence[Diagnostic]:
     if not written.positions:
         text = "the model's text does not parse without its locations, so the lines of ops are unknown"
         notes.append(Diagnostic("positions-unknown", text))
+    if sites_count >= MOST_SITES:
+        text = (
+            f"functions are called in too many ways: calls of the same function are followed up to {MOST_SITES:,} "
+            "dispatches, and later ones share their costs"
+        )
+        notes.append(Diagnostic("calls-left-out", text))
     if not sites_count:
         text = "the model has no function with a body that other programs can call, so nothing in it can be measured"
         notes.append(Diagnostic("no-functions", text))
@@ -186,7 +193,7 @@ def build_native(request: BuildRequest, progress: Progress = no_progress) -> Bun
         progress("compiling")
         library = folder / NATIVE_MODULE_NAME
         flags = options.flags or _DEFAULT_FLAGS
-        _compile(build, lowered, library, flags)
+        _compile(build, stage, lowered, library, flags)
         progress("writing the bundle")
         info = _info(library, build.model.name, f"MLIR {tools.release}", (*flags_of(options.pipelines), *flags))
         return build.bundle(stage.program, library, (stage.file, stage.text), info)
@@ -236,6 +243,8 @@ def _lower(build: _NativeBuild, pipeline: PassNode) -> tuple[_LoopStage, Path]:
 
 
 _MOST_NAMED: Final = 5
+_TRANSLATED: Final = ("llvm.", "omp.", "x86vector.", "amx.", "arm_neon.", "arm_sve.", "arm_sme.")
+"""Dialects that mlir-translate makes LLVM's IR of (mlir/lib/Target/LLVMIR/Dialect)."""
 
 
 def _check_lowered(module: GenericModule, name: str) -> None:
@@ -244,7 +253,8 @@ def _check_lowered(module: GenericModule, name: str) -> None:
     Raises:
         PipelineInvalid: an operation is of another dialect than llvm.
     """
-    left = Counter(op.name for op in module.operations if not op.name.startswith(("llvm.", "builtin.module")))
+    _, *inside = module.operations  # the outermost is the module; modules in it are left, too
+    left = Counter(op.name for op in inside if not op.name.startswith(_TRANSLATED))
     if left:
         names = join_names([kind for kind, _ in left.most_common(_MOST_NAMED)], most=_MOST_NAMED)
         raise PipelineInvalid(
@@ -253,10 +263,14 @@ def _check_lowered(module: GenericModule, name: str) -> None:
         )
 
 
-def _compile(build: _NativeBuild, lowered: Path, library: Path, flags: Sequence[str]) -> None:
+def _compile(build: _NativeBuild, stage: _LoopStage, lowered: Path, library: Path, flags: Sequence[str]) -> None:
     ir = build.folder / "lowered.ll"
     build.tools.llvm_ir(lowered, ir, build.request.file_name)
     build.tools.link(ir, library, flags)
+    if not is_shared_object(library):
+        raise UsageInvalid(f"clang makes no shared library with {' '.join(flags)}; flags for it follow --")
+    if stage.program.entry_points() and not files_with_lines(library, {stage.file})[0]:
+        raise UsageInvalid(f"clang writes no debug lines with {' '.join(flags)}, and loops are known by them")
 
 
 # ---- code that was compiled elsewhere
@@ -281,16 +295,20 @@ def build_from_native(request: BuildRequest, library: Path, progress: Progress =
     check_target(request.target, force=options.force)
     check_is_file(library, DumpsInvalid)
     tools = MlirTools.installed()
-    lines = files_with_lines(library)
     with temporary_folder() as folder:
         progress("reading the model")
         build = _NativeBuild(request, tools, folder)
         names = {request.file_name: request.model}
-        names |= {file.name: read_stored_file(file, DumpsInvalid) for file in options.ir}
-        known = Counter({name: lines[PurePosixPath(name).name] for name in names if PurePosixPath(name).name in lines})
+        for file in options.ir:
+            if file.name in names:
+                raise DumpsInvalid(
+                    f"{file}: another file is named {file.name}, too, and debug lines give only that name; rename one"
+                )
+            names[file.name] = read_stored_file(file, DumpsInvalid)
+        known, others = files_with_lines(library, {PurePosixPath(name).name for name in names})
         if not known:
-            raise DumpsInvalid(_no_lines(library, list(names), lines))
-        name, _ = max(known.items(), key=lambda item: (item[1], item[0]))
+            raise DumpsInvalid(_no_lines(library, list(names), others))
+        name = max(names, key=lambda name: (known[PurePosixPath(name).name], name))
         if name == request.file_name:
             places: _Text = build.written
             provenance: Provenance = build.tags
@@ -299,6 +317,7 @@ def build_from_native(request: BuildRequest, library: Path, progress: Progress =
             places = _read(tools, names[name], name, folder)
             provenance = LocationsOfModel(build.facts, request.file_name)
             root = stage_tree(places.module, places.lines)
+        _check_lines(library, name, places.text)
         stage = StageReader(provenance, build.facts).stage("", root, places.text)
         program = NativeProgram(build.facts, provenance, places.module, root, stage, safe_name(name))
         copy = folder / NATIVE_MODULE_NAME
@@ -309,6 +328,21 @@ def build_from_native(request: BuildRequest, library: Path, progress: Progress =
 
 
 UNKNOWN_COMPILER: Final = "unknown"
+
+
+def _check_lines(library: Path, name: str, text: str) -> None:
+    """Reject a text that is too short for the debug lines: another version of the file, or one that is named like it.
+
+    Raises:
+        DumpsInvalid: a debug line is beyond the text's end.
+    """
+    table = lines_of_file(read_image(library, debug=False), PurePosixPath(name).name, str(library))
+    last, count = int(table.lines.max(initial=0)), text.count("\n") + 1
+    if last > count:
+        raise DumpsInvalid(
+            f"{library}: its code has a line {last} of {name}, which has {plural(count, 'line')}: pass the text that "
+            "it was compiled from"
+        )
 
 
 def _no_lines(library: Path, names: Sequence[str], lines: Counter[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,8 +22,8 @@ from tracemap.map.model import CallPath, Evidence, Kernel, KernelLine, Membershi
 
 _FUNCTION: Final = "func.func"
 _CALL: Final = "func.call"
-_MOST_SITES: Final = 100_000
-"""Calls of functions that call functions multiply; further sites are left out."""
+MOST_SITES: Final = 100_000
+"""Calls of functions that call functions multiply; from here on, only functions without a site get sites."""
 
 _FOR_REASONS: Final[Mapping[str, Outcome]] = {
     "twin": Outcome.REMOVED,
@@ -91,12 +91,13 @@ class NativeProgram:
         links_outside: dict[str, list[Link]] = {}
         for outside in self._stage.remainders:
             links_outside.setdefault(outside.function, []).extend(outside.links)
-        parts = {}
+        parts: dict[str, Sequence[_Part]] = {}
         for function in self._root.walk():
-            if function.name != _FUNCTION or not function.children:
-                continue
             name = function.function
-            pairs = zip(loops_of.get(name, ()), outermost_loops(function.children), strict=True)
+            # Of functions of one name, in several modules, only the first is known.
+            if function.name != _FUNCTION or not function.children or name in parts:
+                continue
+            pairs = zip(loops_of.get(name, ()), outermost_loops(function.children), strict=False)
             loops = [_Part(loop_kernel(name, loop.id), loop.links, (operation,)) for loop, operation in pairs]
             rest = _Part(name, _merged(links_outside.get(name, ())), tuple(_outside_loops(function.children)))
             parts[name] = [*loops, rest]
@@ -134,12 +135,20 @@ class NativeProgram:
     # ---- sites
 
     def sites(self) -> tuple[Site, ...]:
-        """The loops and remaining code that each public function runs, with the calls that lead to them."""
+        """The loops and remaining code that each public function runs, with the calls that lead to them.
+
+        Once there are very many, functions that have sites are not followed again; see `MOST_SITES`.
+        """
         sites: list[Site] = []
+        visited: set[str] = set()
+
+        def follows(function: str) -> bool:
+            known = function in visited
+            visited.add(function)
+            return not known or len(sites) < MOST_SITES
+
         for function in self.entry_points():
-            for path, part in self._reached(function.name, (), ()):
-                if len(sites) == _MOST_SITES:
-                    return tuple(sites)
+            for path, part in self._reached(function.name, (), (), follows):
                 ordinal = len(sites)
                 sites.append(
                     Site(
@@ -156,13 +165,15 @@ class NativeProgram:
                 )
         return tuple(sites)
 
-    def _reached(self, function: str, path: CallPath, callers: tuple[str, ...]) -> Iterator[tuple[CallPath, _Part]]:
-        if function in callers:
+    def _reached(
+        self, function: str, path: CallPath, callers: tuple[str, ...], follows: Callable[[str], bool]
+    ) -> Iterator[tuple[CallPath, _Part]]:
+        if function in callers or not follows(function):
             return
         for part in self._parts.get(function, ()):
             yield path, part
         for callee, call in self._calls.get(function, ()):
-            yield from self._reached(callee, (*path, *call), (*callers, function))
+            yield from self._reached(callee, (*path, *call), (*callers, function), follows)
 
     @cached_property
     def _calls(self) -> Mapping[str, Sequence[tuple[str, CallPath]]]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from tracemap.core.errors import ModelInvalid, PipelineInvalid, ToolMissing, UsageInvalid
 from tracemap.core.toolchain import run_tool, signal_text
+from tracemap.ir.source_model import TEXT_FILE
 from tracemap.map.build.native.pipeline import PassNode
 
 _RELEASES: Final = range(40, 14, -1)
@@ -22,6 +23,10 @@ _RESOURCE: Final = "dense_resource<"
 _RESOURCES: Final = "\n{-#"
 """The section with the values of resources, at the end of a module's text."""
 _ERROR: Final = re.compile(r"\berror:|Assertion|LLVM ERROR")
+_UNDEFINED: Final = re.compile(r"undefined (?:reference to|symbol)")
+"""A message of GNU's or LLVM's linker; clang's own says only that it failed."""
+_PLACE: Final = re.compile(rf"^{re.escape(TEXT_FILE)}:(?=\d)")
+"""The model's file, where a location that mlir-opt made up is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,9 @@ def _of_release(opt: Path, folder: Path, name: str) -> Path:
 
 def _first_error(printed: str, source: Path, name: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    line = next((line for line in lines if _ERROR.search(line)), lines[0] if lines else "it does not say why")
-    return line.replace(str(source), name).removeprefix("<unknown>:0: error: ")
+    undefined = next((line for line in lines if _UNDEFINED.search(line)), None)
+    line = undefined or next((line for line in lines if _ERROR.search(line)), [*lines, "it does not say why"][0])
+    return _PLACE.sub(f"{name}:", line.replace(str(source), name)).removeprefix("<unknown>:0: error: ")
 
 
 def _rejection(
