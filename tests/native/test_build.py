@@ -296,7 +296,9 @@ def test_functions_may_have_any_name(tmp_path: Path) -> None:
     """Further pieces of a loop's code have numbers in brackets, and so may functions."""
     needs_tools()
     names = ["g (2)", "../../g", "g/loop0", "<g>", "é", "a\\22b", "g" * 3000]
-    (tmp_path / "x.mlir").write_text("".join(STORES.replace("@f", f'@"{name}"') for name in names))
+    long_enough = STORES.replace("4xf32", "65536xf32").replace("0 to 4", "0 to 65536")  # to be sampled
+    assert long_enough != STORES
+    (tmp_path / "x.mlir").write_text("".join(long_enough.replace("@f", f'@"{name}"') for name in names))
     check_cli("build", "x.mlir", *flags("plain"), "-o", "b.tracemap", cwd=tmp_path)
     bundle = load(tmp_path / "b.tracemap")
     assert [function.name for function in bundle.graph.functions] == [name.replace("\\22", '"') for name in names]
@@ -305,7 +307,20 @@ def test_functions_may_have_any_name(tmp_path: Path) -> None:
     assert {parts.names[part].rpartition("/loop")[0] for part in found} >= {
         function.name for function in bundle.graph.functions
     }
-    check_cli("record", "b.tracemap", "--function", "g (2)", "--iterations", "200000", "-o", "r.parquet", cwd=tmp_path)
+    check_cli("record", "b.tracemap", "--function", "g (2)", "--seconds", "1", "-o", "r.parquet", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
+def test_functions_of_a_program_cannot_be_called(libraries: Path, tmp_path: Path, kind: str) -> None:
+    tools = MlirTools.installed()
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    words = ("-g", "-O1", "-Wno-override-module", *(["-fPIE", "-pie"] if kind == "-pie" else [kind]))
+    inputs = ("-x", "ir", libraries / "lines.ll", "-x", "c", tmp_path / "main.c")
+    run_all([tools.clang, *words, *inputs, "-o", tmp_path / "program", "-lm"])
+    check_cli("build", program("sparse"), "--from-native", "program", "-o", "b.tracemap", cwd=tmp_path)
+    said = refused("usage-invalid", "record", "b.tracemap", cwd=tmp_path)
+    assert "its code is part of a program" in said
+    assert "tracemap record BUNDLE -- PROGRAM" in said
 
 
 def test_other_units_of_a_program_are_not_read(libraries: Path, tmp_path: Path) -> None:

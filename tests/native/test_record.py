@@ -225,7 +225,10 @@ def test_programs_that_fail_say_so(hosts: Path, tmp_path: Path) -> None:
     assert "cannot open shared object file" in said
 
 
-@pytest.mark.parametrize("flag", ["--counters=page-faults", "--compare-devices=local-sync", "--keep-profile"])
+@pytest.mark.parametrize(
+    "flag",
+    ["--counters=page-faults", "--compare-devices=local-sync", "--keep-profile", "--launches=3", "--precision=5"],
+)
 def test_what_only_iree_has_is_refused(native: Native, tmp_path: Path, flag: str) -> None:
     bundle = native("layer", "vector")
     said = refused("usage-invalid", "record", bundle, flag, "-o", "run.parquet", cwd=tmp_path)

@@ -46,7 +46,7 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, format_share, plural
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
-from tracemap.machine.native_lines import CodeParts
+from tracemap.machine.native_lines import CodeParts, is_program
 from tracemap.options.measure import RecordOptions
 from tracemap.runs.hook.samples import OUTSIDE, HookSamples, read_samples
 from tracemap.runs.model import (
@@ -158,11 +158,14 @@ def record_native(
 
 
 def _check_options(options: RecordOptions) -> None:
+    defaults = RecordOptions()
     refused = {
         "--counters": options.counters,
         "--compare-devices": options.compare_devices,
         "--keep-profile": options.keep_profile,
         "--flagfile": options.flagfile is not None,
+        "--launches": options.launches != defaults.launches,
+        "--precision": options.precision != defaults.precision,
     }
     for flag, is_set in refused.items():
         if is_set:
@@ -218,6 +221,11 @@ class _Call:
 
 
 def _call(code: NativeCode, options: RecordOptions, folder: Path) -> _Call:
+    if is_program(code.library):
+        raise UsageInvalid(
+            f"{code.bundle}: its code is part of a program, and functions of a program cannot be called: run the "
+            "program with `tracemap record BUNDLE -- PROGRAM`"
+        )
     entry = function_named(code.functions, "" if options.function is UNKNOWN else str(options.function))
     given = given_inputs(entry, options.inputs) if options.inputs else None
     inputs = generated_inputs(entry, options.dim, folder, given)

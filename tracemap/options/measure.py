@@ -60,6 +60,25 @@ LEAST_NICENESS: Final = -20
 
 
 @dataclass(frozen=True, slots=True)
+class BisectOptions(CallOptions):
+    """Options of `bisect`: the cost that got worse, and how to measure it."""
+
+    metric: Literal["time", "module_bytes", "live_bytes_at_peak"] = option(
+        "time", "What got worse: time of an invocation, size of the module, or planned peak of memory."
+    )
+    output: Path | None = option(
+        None,
+        "Folder for the builds. A search that was interrupted uses them again.  [default: GOOD's name with .bisect]",
+        "-o",
+        "--output",
+    )
+    seconds: float = duration(0.5, "Time limit of each recording, with --metric time.")
+    repeat: int = count(
+        6, "Recordings of each build and of GOOD in alternation; up to four times as many near the limit.", at_least=6
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOptions(CallOptions):
     """Options of `record`: how to run a bundle's module, and what to measure."""
 
