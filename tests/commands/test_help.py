@@ -109,6 +109,7 @@ OUTPUTS = {
     "remarks": ["remarks"],
     "diff": ["diff"],
     "check": [],
+    "bisect": [],
     "export": [],
     "debug-info": ["debug-info"],
     "bench": ["bench"],
