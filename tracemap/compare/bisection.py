@@ -1,9 +1,10 @@
-"""Which of several differences cause a change: flags of two builds, and the search for a smallest set of causes."""
+"""Which of several differences cause a change: flags of two builds, the search for smallest sets, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 Flags = Mapping[str, tuple[str, ...]]
 """Command-line words by the name of their flag, in order."""
@@ -92,3 +93,50 @@ def _smallest_bad(candidates: Sequence[int], test: Callable[[frozenset[int]], bo
         causes |= {prefix[bad - 1]}
         prefix = prefix[: bad - 1]
     return causes
+
+
+# ---- result
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The cost of a build: bytes, or its time relative to the good build; a range for times."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has no error."""
+        return self.low == self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build with some of the differences: its bundle, its cost, and whether it counts as bad.
+
+    `certain`: whether all of its range is on one side of the limit.
+    """
+
+    differences: tuple[FlagDifference, ...]
+    bundle: Path
+    value: Value
+    is_bad: bool
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The result: the differences, and the sets of them that are bad on their own; empty if the bad build is not worse.
+
+    `causes`: a build for each set, with its differences only. `builds`: those measured between the two.
+    """
+
+    good: Path
+    metric: str
+    good_value: Value
+    bad_value: Value
+    differences: tuple[FlagDifference, ...]
+    causes: tuple[Build, ...] = ()
+    builds: tuple[Build, ...] = ()
