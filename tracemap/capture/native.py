@@ -221,7 +221,7 @@ class _Call:
 
 
 def _call(code: NativeCode, options: RecordOptions, folder: Path) -> _Call:
-    if is_program(code.library):
+    if is_program(code.parts.image):
         raise UsageInvalid(
             f"{code.bundle}: its code is part of a program, and functions of a program cannot be called: run the "
             "program with `tracemap record BUNDLE -- PROGRAM`"

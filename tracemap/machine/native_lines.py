@@ -10,9 +10,6 @@ from itertools import chain, count, groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-
 from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import NO_LINE, CodeFunction, Dwarf, Image, elf_of, function_symbols, read_image
 
@@ -111,15 +108,13 @@ _ET_DYN: Final = b"\x03\x00"
 """The type of a shared object, in little-endian order."""
 
 
-def is_program(file: Path) -> bool:
-    """Whether an ELF file is a program, position-independent or not, whose functions no other program can call."""
-    with file.open("rb") as opened:
-        elf = ELFFile(opened)
-        if elf["e_type"] != "ET_DYN":
-            return True
-        dynamic = elf.get_section_by_name(".dynamic")
-        entries = dynamic.iter_tags("DT_FLAGS_1") if isinstance(dynamic, DynamicSection) else ()
-        return any(entry.entry.d_val & _DF_1_PIE for entry in entries)
+def is_program(image: Image) -> bool:
+    """Whether code is of a program, position-independent or not, whose functions no other program can call."""
+    elf = elf_of(image)
+    if elf["e_type"] != "ET_DYN":
+        return True
+    dynamic = elf.get_section_by_name(".dynamic")
+    return dynamic is not None and any(tag.entry.d_val & _DF_1_PIE for tag in dynamic.iter_tags("DT_FLAGS_1"))
 
 
 _DF_1_PIE: Final = 0x08000000

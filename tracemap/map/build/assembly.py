@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid
@@ -382,9 +382,15 @@ def _commands(placed: PlacedSites, transfers: Sequence[Transfer], *, has_unknown
     )
 
 
-def module_info(file: Path, name: str, compiler: str, flags: tuple[str, ...]) -> ModuleInfo:
-    """The record of a compiled module, with the SHA-256 of its file."""
-    return ModuleInfo(name, hashlib.sha256(file.read_bytes()).hexdigest(), compiler, flags)
+def module_info(
+    file: Path,
+    name: str,
+    compiler: str,
+    flags: tuple[str, ...],
+    stored: Literal["module.vmfb", "module.so"] = "module.vmfb",
+) -> ModuleInfo:
+    """The record of a compiled module, with the SHA-256 of its file; `stored`: its name in the bundle."""
+    return ModuleInfo(name, hashlib.sha256(file.read_bytes()).hexdigest(), compiler, flags, stored)
 
 
 def entry_points(flow: FlowProgram, model: SourceModel) -> tuple[Function, ...]:

@@ -7,7 +7,6 @@ instruction leads to a line, the line to an outermost loop, and its tags to ops 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from tracemap.ir.parsing import BYTECODE_MAGIC
 from tracemap.ir.source_model import TEXT_FILE, SourceModel
 from tracemap.machine.images import read_image
 from tracemap.machine.native_lines import files_with_lines, is_shared_object, lines_of_file
+from tracemap.map.build.assembly import module_info
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.lowering_stages import StageReader
 from tracemap.map.build.model.model_facts import ModelFacts
@@ -167,10 +167,6 @@ def _notes(written: _Text, sites_count: int) -> Sequence[Diagnostic]:
     return notes
 
 
-def _info(library: Path, name: str, compiler: str, flags: tuple[str, ...]) -> ModuleInfo:
-    return ModuleInfo(name, hashlib.sha256(library.read_bytes()).hexdigest(), compiler, flags, NATIVE_MODULE_NAME)
-
-
 def build_native(request: BuildRequest, progress: Progress = no_progress) -> Bundle:
     """Run pipelines on a model, compile the result with LLVM, and write the bundle.
 
@@ -195,7 +191,8 @@ def build_native(request: BuildRequest, progress: Progress = no_progress) -> Bun
         flags = options.flags or _DEFAULT_FLAGS
         _compile(build, stage, lowered, library, flags)
         progress("writing the bundle")
-        info = _info(library, build.model.name, f"MLIR {tools.release}", (*flags_of(options.pipelines), *flags))
+        compiler, words = f"MLIR {tools.release}", (*flags_of(options.pipelines), *flags)
+        info = module_info(library, build.model.name, compiler, words, NATIVE_MODULE_NAME)
         return build.bundle(stage.program, library, (stage.file, stage.text), info)
 
 
@@ -323,7 +320,7 @@ def build_from_native(request: BuildRequest, library: Path, progress: Progress =
         copy = folder / NATIVE_MODULE_NAME
         shutil.copyfile(library, copy)
         progress("writing the bundle")
-        info = _info(copy, build.model.name, UNKNOWN_COMPILER, ())
+        info = module_info(copy, build.model.name, UNKNOWN_COMPILER, (), NATIVE_MODULE_NAME)
         return build.bundle(program, copy, (safe_name(name), places.text), info)
 
 
