@@ -165,15 +165,9 @@ def _dispatches(graph: TraceGraph, attribution: Attribution) -> Rows:
 def _members(graph: TraceGraph, _attribution: Attribution) -> Rows:
     for site in graph.sites:
         for member in site.members:
+            scope, evidence = _scope(graph, member), member.evidence.value
             yield (
-                *(
-                    site.id,
-                    str(member.op),
-                    _scope(graph, member),
-                    member.evidence.value,
-                    member.root,
-                    cell_of(member.operations),
-                ),
+                *(site.id, str(member.op), scope, evidence, member.root, cell_of(member.operations)),
                 *(cell_of(member.bytes_read), cell_of(member.bytes_written)),
             )
 
