@@ -301,20 +301,20 @@ def test_results_may_be_globals_arguments_or_the_same_memory(tmp_path: Path) -> 
 
 
 CALLS = """
-func.func private @leaf(%x: memref<64xf32>) {
-  affine.for %i = 0 to 64 {
-    %v = affine.load %x[%i] : memref<64xf32>
+func.func private @leaf(%x: memref<65536xf32>) {
+  affine.for %i = 0 to 65536 {
+    %v = affine.load %x[%i] : memref<65536xf32>
     %w = arith.divf %v, %v : f32
-    affine.store %w, %x[%i] : memref<64xf32>
+    affine.store %w, %x[%i] : memref<65536xf32>
   }
   return
 }
-func.func @first(%x: memref<64xf32>) {
-  func.call @leaf(%x) : (memref<64xf32>) -> ()
+func.func @first(%x: memref<65536xf32>) {
+  func.call @leaf(%x) : (memref<65536xf32>) -> ()
   return
 }
-func.func @second(%x: memref<64xf32>) {
-  func.call @leaf(%x) : (memref<64xf32>) -> ()
+func.func @second(%x: memref<65536xf32>) {
+  func.call @leaf(%x) : (memref<65536xf32>) -> ()
   return
 }
 """
