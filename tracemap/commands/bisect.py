@@ -1,12 +1,11 @@
-"""`tracemap bisect`: which of the flags that two builds do not share makes the second one worse."""
+"""`tracemap bisect`: which difference between two builds makes the second one worse."""
 
 from __future__ import annotations
 
-import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,21 +13,35 @@ import click
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.streams import show_phases
+from tracemap.commands.versions import Recordings, Version, Versions, median_ns
 from tracemap.compare.bisection import (
+    RATIOS,
     Bisection,
-    Build,
+    Cause,
+    Change,
+    Difference,
+    EditDifference,
     FlagDifference,
+    HitOp,
+    ReleaseDifference,
     Value,
     find_causes,
+    first_bad,
     flag_differences,
     flags_with,
 )
-from tracemap.core.errors import BundleInvalid, TargetUnwritable, UsageInvalid
+from tracemap.core.errors import ModelInvalid, TargetUnwritable, ToolFailed, UsageInvalid
+from tracemap.core.files import show_in_format
+from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import plural
-from tracemap.options.measure import BisectOptions, RecordOptions, call_of
+from tracemap.core.units import UNKNOWN, Integer, Unknown, plural
+from tracemap.options.kernels import NumericsOptions, SwapOptions
+from tracemap.options.measure import BisectOptions, FunctionOptions, call_of
 
 if TYPE_CHECKING:
+    from tracemap.compare.model import Comparison
+    from tracemap.ir.model_edits import ModelEdits
+    from tracemap.ir.source_model import SourceModel, SourceOperation
     from tracemap.map.bundle import Bundle
 
 _PART: Final = 2 / 3
@@ -37,171 +50,517 @@ _ROUNDS: Final = 4
 """Rounds of recordings before a time within its interval of the limit is decided by its median."""
 _LEAST_CHANGE: Final = 0.01
 """The smallest change of time to look for."""
+_LEAST_COMPILE_CHANGE: Final = 0.05
+"""The same for the compiler's time, which varies more, and whose builds are few."""
+_COMPILATIONS: Final = 3
+"""Pairs of compilations at first; twice as many near the limit."""
+_MOST_OPS: Final = 10
+"""Ops that are named for a cause."""
+_FAILED: Final = Value(1.0, 1.0, 1.0)
+_FINE: Final = Value(0.0, 0.0, 0.0)
 
 
-def bisect(good: Bundle, bad: Bundle, options: BisectOptions, progress: Progress = no_progress) -> Bisection:
-    """Find the flags of the compiler that make the bad build worse than the good one.
+def bisect(good: Bundle, bad: Bundle | Path, options: BisectOptions, progress: Progress = no_progress) -> Bisection:
+    """Find the differences that make the bad build worse than the good one.
 
-    Builds are kept in the output folder and used again. A build with all of the causes of a set has at least two thirds
-    of the change.
+    Differences are flags of the compiler, releases of IREE, and edits of the model. Builds are kept in the output
+    folder and used again. A build with all differences of a cause has at least two thirds of the change.
+
+    Args:
+        good: the good build.
+        bad: the bad build, or a model that is built with the flags in the options.
+        options: what got worse.
+        progress: receives the phase of the work.
 
     Raises:
-        UsageInvalid: the builds do not have the same model or compiler, or have the same flags.
+        UsageInvalid: there is no difference, or a build does not contain its model.
         TargetUnwritable: the folder of the builds cannot be created.
         TracemapError: see `commands.build.build`, `commands.record.record` and `commands.memory.planned`.
     """
-    model = _common_model(good, bad)
-    differences = flag_differences(good.graph.module.flags, bad.graph.module.flags)
-    if not differences:
-        raise UsageInvalid(f"{good.path} and {bad.path} were built with the same flags: there is nothing to bisect")
+    if not isinstance(options.op, Unknown):
+        if options.metric != "time":
+            raise UsageInvalid(
+                f"--op {options.op}: only times are measured by op; leave --op out, or use --metric time"
+            )
+        if options.op not in good.graph.op_by_id:
+            raise UsageInvalid(f"--op {options.op}: {good.path} has no such op; list them with `tracemap show`")
     folder = options.output or Path(f"{good.path.stem}.bisect")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be created: {error.strerror}") from error
-    search = _Search(good, model, differences, options, folder, progress)
-    good_value, bad_value = search.ends()
-    result = partial(Bisection, search.built(()).path, options.metric, good_value, bad_value, differences)
-    if not search.is_worse(good_value, bad_value):
-        return result()
-    search.limit = good_value.value + _PART * (bad_value.value - good_value.value)
-    sets = find_causes(len(differences), lambda chosen: search.build(chosen).is_bad)
-    causes = tuple(search.build(frozenset(each)) for each in sets)
-    return result(causes, tuple(search.builds.values()))
+    return _Search.between(good, bad, options, Versions(folder, good, progress)).result()
 
 
-def _common_model(good: Bundle, bad: Bundle) -> bytes:
-    """The model of both builds; rejects builds that differ in more than flags."""
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """A version with some of the differences, and its cost. `failure`: the compiler's message; "": it compiles."""
+
+    version: Version
+    value: Value
+    is_bad: bool
+    certain: bool
+    failure: str = ""
+
+
+# ---- differences
+
+
+def _version_of(bundle: Bundle) -> Version:
+    from tracemap.core.releases import release_of
     from tracemap.map.bundle import check_iree
 
-    models = []
-    for bundle in (good, bad):
-        check_iree(bundle)
-        models.append(bundle.model())
-        if not models[-1]:
-            raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources")
-    if models[0] != models[1]:
-        raise UsageInvalid(
-            f"{good.path} and {bad.path} have different models, and bisect compares flags: build one model twice, or "
-            "compare the models with `tracemap diff`"
+    check_iree(bundle)
+    model, module = bundle.model(), bundle.graph.module
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources")
+    return Version(model, bundle.graph.sources[0].name, module.flags, release_of(module.iree_compiler))
+
+
+def _version_of_model(model: Path, flags: Sequence[str], release: str) -> Version:
+    from tracemap.commands.build import read_model
+    from tracemap.map.build.compiler.flags import compile_flags
+
+    content, name = read_model(str(model))
+    return Version(content, name, compile_flags("local", flags), release)
+
+
+def _edits_between(before: bytes, after: bytes) -> tuple[ModelEdits, list[EditDifference]]:
+    """The edits between two models, by the matching of `diff`."""
+    from tracemap.compare.matching import match_flows
+    from tracemap.ir.model_edits import ModelEdits
+    from tracemap.map.build.model.dataflow import FlowBuilder
+    from tracemap.map.model import OpId
+
+    flows = FlowBuilder()
+    matches = match_flows(flows.of(before), flows.of(after))
+    edits = ModelEdits(before, after, {each.after.number: (each.before.number, each.edited) for each in matches})
+    models = _source_model(before), _source_model(after)
+    differences = []
+    for number, edit in enumerate(edits.edits):
+        removed, added = (
+            [operation for index in side if (operation := model.operations[index]).is_op]
+            for side, model in zip((edit.before, edit.after), models, strict=True)
         )
-    compilers = {good.graph.module.iree_compiler, bad.graph.module.iree_compiler}
-    if len(compilers) > 1:
-        raise UsageInvalid(
-            f"{good.path} and {bad.path} were compiled by different releases, {' and '.join(sorted(compilers))}: build "
-            "both with one of them"
-        )
-    return models[0]
+        if [each.name for each in removed] == [each.name for each in added]:
+            parts = [("changed", added)]
+        else:
+            parts = [("removed", removed), ("added", added)]
+        text = "; ".join(f"{word} {_listed(operations)}" for word, operations in parts if operations)
+        ids = tuple(OpId.of(each.index) for each in added)
+        differences.append(EditDifference(number, ids, text))
+    return edits, differences
+
+
+def _source_model(model: bytes) -> SourceModel:
+    from tracemap.ir.model_reader import create_records, parse_model
+    from tracemap.ir.parsing import MlirParser
+
+    parser = MlirParser()
+    return create_records(parser, parse_model(parser, model))
+
+
+def _listed(operations: Sequence[SourceOperation]) -> str:
+    """Ops with their first line: `stablehlo.add at line 5`, `3 ops from line 5: stablehlo.dot, stablehlo.add`."""
+    line, names = operations[0].line, list(dict.fromkeys(each.name for each in operations))
+    where = "" if isinstance(line, Unknown) else f" line {line}"
+    if len(operations) == 1:
+        return f"{names[0]}{where and f' at{where}'}"
+    shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    return f"{len(operations)} ops{where and f' from{where}'}: {shown}"
+
+
+# ---- search
 
 
 @dataclass
 class _Search:
     """Builds and measures sets of differences; `limit` is the value from which on a build is bad."""
 
-    good: Bundle
-    model: bytes
-    differences: tuple[FlagDifference, ...]
+    good: Version
+    bad: Version
+    paths: tuple[Path, Path]
     options: BisectOptions
-    folder: Path
-    progress: Progress
+    versions: Versions
+    differences: tuple[Difference, ...]
+    edits: ModelEdits | None
     limit: float = 0.0
-    builds: dict[frozenset[int], Build] = field(default_factory=dict)
+    failure: str = ""
+    tested: dict[Version, _Tested] = field(default_factory=dict)
+    runs: dict[Version, Sequence[tuple[Path, Path]]] = field(default_factory=dict)
+    """Pairs of recordings of the good version and another."""
 
-    def ends(self) -> tuple[Value, Value]:
-        """The values of builds with no difference and with all of them."""
-        self.progress("building both versions again")
-        good, bad = self.built(()), self.built(self.differences)
-        if self.options.metric == "time":
-            return Value(1.0, 1.0, 1.0), self._time(bad, 1 + _LEAST_CHANGE)
-        return self._bytes(good), self._bytes(bad)
+    @classmethod
+    def between(cls, good: Bundle, bad: Bundle | Path, options: BisectOptions, versions: Versions) -> _Search:
+        """The search between a build and another, or a model.
 
-    def is_worse(self, good: Value, bad: Value) -> bool:
+        Raises:
+            UsageInvalid: there is no difference.
+        """
+        before = _version_of(good)
+        if isinstance(bad, Path):
+            after, path = _version_of_model(bad, options.flags, versions.own_release), bad
+        elif options.flags:
+            raise UsageInvalid(f"{bad.path}: is a bundle, which has its flags; leave out the flags after `--`")
+        else:
+            after, path = _version_of(bad), bad.path
+        differences: list[Difference] = list(flag_differences(before.flags, after.flags))
+        if before.release != after.release:
+            differences.append(ReleaseDifference(before.release, after.release))
+        edits = None
+        if before.model != after.model:
+            versions.progress("comparing the models")
+            edits, edited = _edits_between(before.model, after.model)
+            differences += edited
+        if not differences:
+            raise UsageInvalid(
+                f"{good.path} and {path} have the same model, flags and release of IREE: there is nothing to bisect"
+            )
+        return cls(before, after, (good.path, path), options, versions, tuple(differences), edits)
+
+    def result(self) -> Bisection:
+        """Search, and describe what was found."""
+        self.versions.progress("building both versions again")
+        if self.options.metric == "crash":
+            good, bad = self._crash_ends()
+        else:
+            self.versions.bundle(self.good)
+            self.versions.bundle(self.bad)
+            good = Value(1.0, 1.0, 1.0) if self.options.metric in RATIOS else self._measure(self.good)
+            bad = self._measure(self.bad)
+        causes: tuple[Cause, ...] = ()
+        if self._is_worse(good, bad):
+            self.limit = good.value + _PART * (bad.value - good.value)
+            sets = find_causes(len(self.differences), self._is_bad)
+            causes = tuple(self._cause([self.differences[index] for index in each]) for each in sets)
+        failures = [each for each in self.tested.values() if each.failure]
+        return Bisection(
+            good=str(self.paths[0]),
+            bad=str(self.paths[1]),
+            metric=self.options.metric,
+            op=self.options.op,
+            good_value=good,
+            bad_value=bad,
+            differences=tuple(Change(each.kind, str(each)) for each in self.differences),
+            causes=causes,
+            builds=len({self.good, self.bad, *self.tested}),
+            failed=len(failures),
+        )
+
+    def _crash_ends(self) -> tuple[Value, Value]:
+        self.versions.bundle(self.good)
+        try:
+            self.versions.bundle(self.bad)
+        except ModelInvalid as error:
+            self.failure = str(error)
+            return _FINE, _FAILED
+        return _FINE, _FINE
+
+    def _is_worse(self, good: Value, bad: Value) -> bool:
         """Whether the second value is larger, beyond its error."""
-        if self.options.metric == "time":
-            return bad.low > 1 + _LEAST_CHANGE
+        if self.options.metric in RATIOS:
+            least = _LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE
+            return bad.low > 1 + least
         return bad.value > good.value
 
-    def build(self, chosen: frozenset[int]) -> Build:
-        """The build with these differences; measured once."""
-        if chosen not in self.builds:
-            own = tuple(self.differences[index] for index in sorted(chosen))
-            self.progress(f"build {len(self.builds) + 1}: {plural(len(own), 'flag')} of {len(self.differences)}")
-            bundle = self.built(own)
-            value = self._time(bundle, self.limit) if self.options.metric == "time" else self._bytes(bundle)
-            certain = not value.low < self.limit <= value.high
-            self.builds[chosen] = Build(own, bundle.path, value, value.value >= self.limit, certain)
-        return self.builds[chosen]
+    def _is_bad(self, chosen: frozenset[int]) -> bool:
+        return self._test(self._with([self.differences[index] for index in sorted(chosen)])).is_bad
 
-    def built(self, own: Sequence[FlagDifference]) -> Bundle:
-        """The good build with these differences, from the folder if it is there."""
-        from tracemap.map.build.build import BuildRequest, build
-        from tracemap.map.bundle import load
-        from tracemap.options.compile import BuildOptions
+    # ---- versions
 
-        flags = flags_with(self.good.graph.module.flags, own)
-        about = self.good.graph
-        key = hashlib.sha256("\0".join([about.module.iree_compiler, *flags]).encode() + b"\0" + self.model).hexdigest()
-        target = self.folder / f"{key[:16]}.tracemap"
+    def _with(self, chosen: Sequence[Difference], release: str = "") -> Version:
+        """The good version with some differences; `release`: another one than the bad version's."""
+        flags = flags_with(self.good.flags, [each for each in chosen if isinstance(each, FlagDifference)])
+        numbers = [each.number for each in chosen if isinstance(each, EditDifference)]
+        model = self.good.model
+        if self.edits is not None and numbers:
+            is_all = len(numbers) == len(self.edits.edits)
+            model = self.bad.model if is_all else self.edits.model_with(numbers)
+        changes_release = any(isinstance(each, ReleaseDifference) for each in chosen)
+        named = self.bad.name if model is self.bad.model else self.good.name
+        return Version(model, named, flags, (release or self.bad.release) if changes_release else self.good.release)
+
+    def _test(self, version: Version) -> _Tested:
+        if version not in self.tested:
+            self.versions.progress(f"build {len(self.tested) + 1} for {plural(len(self.differences), 'difference')}")
+            self.tested[version] = self._tested(version)
+        return self.tested[version]
+
+    def _tested(self, version: Version) -> _Tested:
+        is_crash = self.options.metric == "crash"
         try:
-            return load(target)
-        except BundleInvalid:
-            pass
-        options = BuildOptions(output=target, flags=flags, force=True)
-        return build(BuildRequest(self.model, about.sources[0].name, target, options, ()))
+            self.versions.bundle(version)
+        except ModelInvalid as error:
+            is_bad = is_crash and signature(str(error)) == signature(self.failure)
+            return _Tested(version, _FAILED if is_bad else _FINE, is_bad, certain=True, failure=str(error))
+        value = _FINE if is_crash else self._measure(version)
+        return _Tested(version, value, value.value >= self.limit, not value.low < self.limit <= value.high)
 
-    def _bytes(self, bundle: Bundle) -> Value:
-        if self.options.metric == "module_bytes":
-            size = bundle.module_path.stat().st_size
-        else:
-            from tracemap.commands.memory import planned
-            from tracemap.options.compile import MemoryOptions
+    # ---- measuring
 
-            call = MemoryOptions(function=self.options.function, inputs=self.options.inputs, dim=self.options.dim)
-            size = max(use.peak_bytes for use, _ in planned(bundle, call))
-        return Value(size, size, size)
+    def _measure(self, version: Version) -> Value:
+        match self.options.metric:
+            case "time":
+                return self._time(version)
+            case "compile_time":
+                return self._compile_time(version)
+            case "module_bytes":
+                size = self.versions.bundle(version).module_path.stat().st_size
+                return Value(size, size, size)
+            case "live_bytes_at_peak":
+                return self._peak(version)
+            case _:
+                return self._outputs(version)
 
-    def _time(self, bundle: Bundle, limit: float) -> Value:
+    @property
+    def _near(self) -> float:
+        """What a ratio is compared with: the limit, or the smallest change if there is none yet."""
+        return self.limit or 1 + (_LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE)
+
+    def _time(self, version: Version) -> Value:
         """The time of a build over that of the good one, in pairs of recordings; more of them close to the limit."""
-        from tracemap.commands.record import record_repeatedly
         from tracemap.kernels.tune import interval_of
 
-        good, ratios = self.built(()), list[float]()
         value = Value(1.0, 0.0, 0.0)
-        options = RecordOptions(
-            **call_of(self.options), seconds=self.options.seconds, repeat=self.options.repeat, launches=1
-        )
-        for _ in range(_ROUNDS):
-            medians: dict[Path, list[int]] = {good.path: [], bundle.path: []}
-            for run in record_repeatedly([good, bundle], options):
-                median = run.header.invocation.median_ns
-                assert isinstance(median, int)  # `record` counts invocations
-                medians[run.path.parent.parent].append(median)
-            ratios += [after / before for before, after in zip(*medians.values(), strict=True)]
-            if ratio := interval_of(ratios):
-                value = Value(ratio.median, ratio.low, ratio.high)
-            if not value.low <= limit <= value.high:
+        for number in range(1, _ROUNDS + 1):
+            recordings = Recordings(self.versions, (self.good, version), self.options)
+            runs = self.runs[version] = recordings.runs(number * self.options.repeat)
+            if isinstance(self.options.op, Unknown):
+                if ratio := interval_of([median_ns(after) / median_ns(before) for before, after in runs]):
+                    value = Value(ratio.median, ratio.low, ratio.high)
+            else:
+                value = self._time_of_op(runs)
+            if not value.low <= self._near <= value.high:
                 break
         return value
+
+    def _time_of_op(self, runs: Sequence[tuple[Path, Path]]) -> Value:
+        comparison = _compare([pair[0] for pair in runs], [pair[1] for pair in runs])
+        for each in comparison.ops:
+            if each.before == self.options.op and each.ratio is not None:
+                return Value(each.ratio.ratio, each.ratio.ratio_low, each.ratio.ratio_high)
+        raise UsageInvalid(
+            f"--op {self.options.op}: its time cannot be compared; it has none in some build. Leave --op out"
+        )
+
+    def _compile_time(self, version: Version) -> Value:
+        """The CPU time of the compiler over that for the good build, in pairs of builds."""
+        ratios: list[float] = []
+        for wanted in (_COMPILATIONS, 2 * _COMPILATIONS):
+            while len(ratios) < wanted:
+                before, after = (self._compile_ns(each) for each in (self.good, version))
+                ratios.append(after / before)
+            ordered = sorted(ratios)
+            value = Value(ordered[len(ordered) // 2], ordered[0], ordered[-1])
+            if not value.low <= self._near <= value.high:
+                break
+        return value
+
+    def _compile_ns(self, version: Version) -> int:
+        with temporary_folder() as folder:
+            times = self.versions.build(version, folder / "built.tracemap").compile_times()
+        if isinstance(times.cpu_ns, Unknown) or not times.cpu_ns:
+            raise ToolFailed("the CPU time of iree-compile is unknown, or too short to measure")
+        return times.cpu_ns
+
+    def _peak(self, version: Version) -> Value:
+        from tracemap.commands.memory import planned
+        from tracemap.options.compile import MemoryOptions
+
+        call = MemoryOptions(function=self.options.function, inputs=self.options.inputs, dim=self.options.dim)
+        uses = planned(self.versions.bundle(version), call)
+        size = max((use.peak_bytes for use, _ in uses), default=0)
+        return Value(size, size, size)
+
+    def _outputs(self, version: Version) -> Value:
+        """1 if an output differs from the good build's, with the same inputs."""
+        from tracemap.commands.diff import compare_with_references, references
+
+        good, bundle = self.versions.bundle(self.good), self.versions.bundle(version)
+        options = SwapOptions(atol=self.options.atol, rtol=self.options.rtol, **call_of(self.options))
+        with temporary_folder() as folder:
+            expected = references(good, options, folder, self.versions.progress)
+            compared = list(compare_with_references(good, bundle, expected, folder, self.versions.progress))
+        same = all(each.matches for each in compared)
+        return _FINE if same else _FAILED
+
+    # ---- causes
+
+    def _cause(self, differences: Sequence[Difference]) -> Cause:
+        """Describe a set of differences that was found, with the first bad release if one of them is a release."""
+        release, shown = self._first_bad_release(differences)
+        version = self._with(differences, release)
+        tested = self._test(version)
+        bundle: Path | None = None if tested.failure else self.versions.path(version)
+        return Cause(
+            differences=tuple(Change(each.kind, str(each)) for each in shown),
+            bundle=UNKNOWN if bundle is None else str(bundle),
+            value=tested.value,
+            certain=tested.certain,
+            ops=tuple(self._hit_ops(version, differences, tested.failure)),
+            diff=() if bundle is None else ("tracemap", "diff", str(self.versions.path(self.good)), str(bundle)),
+            reproduce=self.versions.command(version),
+            message=tested.failure,
+        )
+
+    def _first_bad_release(self, differences: Sequence[Difference]) -> tuple[str, list[Difference]]:
+        """The first release in the chain between the two that is bad with the other differences."""
+        from tracemap.core.releases import releases_between
+
+        changed = [each for each in differences if isinstance(each, ReleaseDifference)]
+        if not changed:
+            return "", list(differences)
+        (change,) = changed
+        chain = self.options.releases or releases_between(change.before, change.after)
+        if (chain[0], chain[-1]) != (change.before, change.after):
+            raise UsageInvalid(
+                f"--releases {','.join(chain)}: must begin with {change.before} and end with {change.after}, the "
+                "releases of the two builds"
+            )
+        place = 1 + first_bad(
+            len(chain) - 1, lambda index: self._test(self._with(differences, chain[index + 1])).is_bad
+        )
+        found = ReleaseDifference(chain[place - 1], chain[place])
+        return chain[place], [found if each is change else each for each in differences]
+
+    def _hit_ops(self, version: Version, differences: Sequence[Difference], failure: str) -> list[HitOp]:
+        edited = [op for each in differences if isinstance(each, EditDifference) for op in each.ops]
+        if failure:
+            return _ops_at_lines(version, edited, failure)
+        bundle = self.versions.bundle(version)
+        known = {str(op): bundle.graph.op_by_id[op] for op in bundle.graph.op_by_id}
+        hits = {hit.op: hit for hit in self._changed_ops(version)}
+        first = [str(op) for op in edited if str(op) in known] if version.model is self.bad.model else []
+        named = [hits.pop(op, HitOp(op, known[op].name, known[op].line)) for op in first]
+        return [*named, *hits.values()][:_MOST_OPS]
+
+    def _changed_ops(self, version: Version) -> list[HitOp]:
+        """The ops whose cost rises with a version, the largest change first."""
+        good, bundle = self.versions.bundle(self.good), self.versions.bundle(version)
+        match self.options.metric:
+            case "time":
+                pairs = self.runs[version]
+                findings = _compare([pair[0] for pair in pairs], [pair[1] for pair in pairs]).findings
+                worse = [each for each in findings if each.kind in {"slower", "new"}]
+                hits = [
+                    HitOp(each.after, each.name, each.line, _difference(each.median_before, each.median_after))
+                    for each in worse
+                ]
+            case "compile_time":
+                timed = [self.versions.bundle(each, timing=True) for each in (self.good, version)]
+                building = _compare([timed[0].path], [timed[1].path]).building
+                costs = () if building is None else building.ops
+                hits = _named(timed[1], [(each.name, _difference(each.before_ns, each.after_ns)) for each in costs])
+            case "module_bytes":
+                hits = _larger_ops(good, bundle)
+            case "live_bytes_at_peak":
+                memory = _compare([good.path], [bundle.path]).memory
+                held = [(str(op.after), op.held.change) for function in memory for op in function.ops]
+                hits = _named(bundle, held)
+            case _:
+                hits = self._wrong_ops(bundle, good)
+        return sorted(hits, key=lambda hit: -_known(hit.change))
+
+    def _wrong_ops(self, bundle: Bundle, good: Bundle) -> list[HitOp]:
+        """The ops of the first dispatch whose result departs from the good build's."""
+        from tracemap.commands.numerics import numerics
+
+        called = {name: value for name, value in call_of(self.options).items() if hasattr(FunctionOptions, name)}
+        culprit = numerics(bundle, NumericsOptions(against=str(good.path), **called)).culprit
+        return [] if culprit is None else _named(bundle, [(op, UNKNOWN) for op in culprit.ops])
+
+
+def _compare(before: Sequence[Path], after: Sequence[Path]) -> Comparison:
+    from tracemap.commands.diff import diff
+    from tracemap.options.results import DiffOptions
+
+    return diff(before, after, DiffOptions())
+
+
+def _difference(before: Integer, after: Integer) -> Integer:
+    known = [0 if isinstance(each, Unknown) else each for each in (before, after)]
+    return known[1] - known[0]
+
+
+def _known(change: Integer) -> int:
+    return 0 if isinstance(change, Unknown) else change
+
+
+def _named(bundle: Bundle, changes: Sequence[tuple[str, Integer]]) -> list[HitOp]:
+    """Ops that the bundle has and whose cost rises, or is unknown."""
+    ops = {str(op): value for op, value in bundle.graph.op_by_id.items()}
+    return [
+        HitOp(op, ops[op].name, ops[op].line, change)
+        for op, change in changes
+        if op in ops and (isinstance(change, Unknown) or change > 0)
+    ]
+
+
+def _larger_ops(good: Bundle, bundle: Bundle) -> list[HitOp]:
+    """The ops with more bytes of the module."""
+    from tracemap.map.build_cost import build_cost
+
+    comparison = _compare([good.path], [bundle.path])
+    old, new = ({str(own.op): own.bytes for own in build_cost(side).ops} for side in (good, bundle))
+    pairs = [(str(each.before), str(each.after)) for each in comparison.ops if not isinstance(each.after, Unknown)]
+    return _named(bundle, [(after, new.get(after, 0) - old.get(before, 0)) for before, after in pairs])
+
+
+# ---- errors of the compiler
+
+
+_DIAGNOSTIC: Final = re.compile(r"^(?:[^\n]*?:)?(\d+):\d+: error: ([^\n]*)", re.MULTILINE)
+_VARYING: Final = re.compile(r"0x[0-9a-f]+|\d+|<[^<>]*>|%\w+|\"[^\"]*\"|'[^']*'")
+
+
+def signature(message: str) -> str:
+    """What is alike in the messages of one error for different models: its text without positions, types and names.
+
+    >>> signature("a.mlir:3:4: error: 'x.y' op has 3 results") == signature("b.mlir:9:1: error: 'x.z' op has 4 results")
+    True
+    """
+    found = _DIAGNOSTIC.search(message)
+    text = found[2] if found else message.partition("cannot be compiled: ")[2].partition("\n")[0] or message
+    previous = ""
+    while text != previous:
+        previous, text = text, _VARYING.sub("", text)
+    return text.strip()
+
+
+def _ops_at_lines(version: Version, edited: Sequence[str], failure: str) -> list[HitOp]:
+    """The ops at the line of an error; else those of the edits."""
+    from tracemap.map.model import OpId
+
+    try:
+        ops = [operation for operation in _source_model(version.model).operations if operation.is_op]
+    except ModelInvalid:
+        return []
+    lines = {int(line) for line, _ in _DIAGNOSTIC.findall(failure)}
+    found = [each for each in ops if each.line in lines] or [each for each in ops if OpId.of(each.index) in edited]
+    return [HitOp(OpId.of(each.index), each.name, each.line) for each in found[:_MOST_OPS]]
 
 
 @options_command("bisect", BisectOptions)
 @click.argument("good", metavar="GOOD", type=PATH)
 @click.argument("bad", metavar="BAD", type=PATH)
 def command(good: Path, bad: Path, options: BisectOptions) -> None:
-    """Find the flags of iree-compile that make the bundle BAD slower or larger than GOOD; both have the same model.
+    """Find the change that makes BAD worse than the bundle GOOD: a flag of iree-compile, a release of IREE, or an edit.
 
-    Builds the model with some of the flags that differ, and measures it, until a smallest set of flags is left that
-    makes it worse; flags that act only together are one set. A cause has at least two thirds of the change. For 16
-    flags this takes about 13 builds.
+    BAD is a bundle, or a model that is built with the flags after `--`. Builds the program with some of the differences
+    and measures it, until a smallest set of differences is left that makes it worse; differences that act only together
+    are one set. A cause has at least two thirds of the change. For 16 differences this takes about 13 builds.
+
+    Other releases of IREE are installed into environments of their own in the user's cache folder.
 
     \b
     Example:
       tracemap bisect good.tracemap bad.tracemap
-      tracemap bisect good.tracemap bad.tracemap --metric module_bytes
+      tracemap bisect old.tracemap new.tracemap --metric time --op op12
+      tracemap bisect good.tracemap model.mlir --metric crash -- --iree-opt-level=O3
     """
-    from tracemap.map.bundle import load
+    from tracemap.map.bundle import is_bundle, load
     from tracemap.reports.terminal.bisection import print_bisection
 
     with show_phases("bisect") as progress:
-        result = bisect(load(good), load(bad), options, progress)
-    print_bisection(result, sys.stdout)
+        result = bisect(load(good), load(bad) if is_bundle(bad) or bad.is_dir() else bad, options, progress)
+    show_in_format(options.format, sys.stdout, lambda out: print_bisection(result, out), lambda: result)

@@ -1,10 +1,18 @@
-"""Which of several differences cause a change: flags of two builds, the search for smallest sets, and the result."""
+"""Which of several differences cause a change: differences of two builds, the search for smallest sets, the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from tracemap.core.codec import Count, Document, Record
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.model import OpId
+
+# ---- differences
 
 Flags = Mapping[str, tuple[str, ...]]
 """Command-line words by the name of their flag, in order."""
@@ -17,6 +25,7 @@ class FlagDifference:
     name: str
     before: tuple[str, ...]
     after: tuple[str, ...]
+    kind: Final = "flag"
 
     def __str__(self) -> str:
         if not self.before:
@@ -24,6 +33,34 @@ class FlagDifference:
         if not self.after:
             return f"without {' '.join(self.before)}"
         return f"{' '.join(self.after)} (before: {' '.join(self.before)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDifference:
+    """The releases of IREE that two builds were made with."""
+
+    before: str
+    after: str
+    kind: Final = "release"
+
+    def __str__(self) -> str:
+        return f"IREE {self.after} (before: {self.before})"
+
+
+@dataclass(frozen=True, slots=True)
+class EditDifference:
+    """An edit of the model: its number among the edits, its ops in the second model, and a text."""
+
+    number: int
+    ops: tuple[OpId, ...]
+    text: str
+    kind: Final = "edit"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Difference = FlagDifference | ReleaseDifference | EditDifference
 
 
 def flags_by_name(words: Sequence[str]) -> Flags:
@@ -95,12 +132,31 @@ def _smallest_bad(candidates: Sequence[int], test: Callable[[frozenset[int]], bo
     return causes
 
 
+def first_bad(count: int, is_bad: Callable[[int], bool]) -> int:
+    """The first bad one of an ordered series whose last is bad, by binary search; takes log2 n tests.
+
+    If more than one turn from good to bad, one of them is found.
+    """
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        if is_bad(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 # ---- result
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """The cost of a build: bytes, or its time relative to the good build; a range for times."""
+Metric = Literal["time", "compile_time", "module_bytes", "live_bytes_at_peak", "outputs", "crash"]
+RATIOS: Final = frozenset({"time", "compile_time"})
+"""Metrics whose values are relative to the good build."""
+
+
+class Value(Record, frozen=True):
+    """The cost of a build: bytes, 1 for a failure, or a time relative to the good build, with its 95 % interval."""
 
     value: float
     low: float
@@ -112,31 +168,59 @@ class Value:
         return self.low == self.high
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A build with some of the differences: its bundle, its cost, and whether it counts as bad.
+class Change(Record, frozen=True):
+    """A difference between two builds; `text`: a flag, a release of IREE, or the lines and ops of an edit."""
 
-    `certain`: whether all of its range is on one side of the limit.
+    kind: Literal["flag", "release", "edit"]
+    text: str
+
+
+class HitOp(Record, frozen=True):
+    """An op that a cause makes worse."""
+
+    op: Annotated[Text, Meta(description="Id in the build with the cause; null: the op is gone.")]
+    name: str
+    line: Integer
+    change: Annotated[
+        Integer, Meta(description="Nanoseconds of an invocation or of the compiler, or bytes, by the metric.")
+    ] = UNKNOWN
+
+
+class Cause(Record, frozen=True):
+    """Differences that make a build bad, and do not if one of them is missing.
+
+    `bundle`: a build with these differences only; `certain`: whether its whole interval is beyond the limit; `ops`:
+    those that get worse, the worst first, edited ops first; `diff`: the command that shows what changes; `reproduce`:
+    the command that builds it.
     """
 
-    differences: tuple[FlagDifference, ...]
-    bundle: Path
+    differences: tuple[Change, ...]
+    bundle: Text
     value: Value
-    is_bad: bool
     certain: bool
+    ops: tuple[HitOp, ...]
+    diff: tuple[str, ...]
+    reproduce: tuple[str, ...]
+    message: Annotated[str, Meta(description="The compiler's error, for crashes.")] = ""
 
 
-@dataclass(frozen=True)
-class Bisection:
-    """The result: the differences, and the sets of them that are bad on their own; empty if the bad build is not worse.
+class Bisection(Document, frozen=True, kw_only=True):
+    """The differences of two builds that make the second one worse; no causes: it is not worse.
 
-    `causes`: a build for each set, with its differences only. `builds`: those measured between the two.
+    `op`: the op whose time was compared; null: the whole program. `good_value`, `bad_value`: of builds with none and
+    with all of the differences. `builds`: number of builds, with these two. `failed`: how many of them could not be
+    compiled, and count as good, except for crashes.
     """
 
-    good: Path
-    metric: str
+    schema_version: Literal[1] = 1
+    kind: Literal["bisect"] = "bisect"
+    good: str
+    bad: str
+    metric: Metric
+    op: Text
     good_value: Value
     bad_value: Value
-    differences: tuple[FlagDifference, ...]
-    causes: tuple[Build, ...] = ()
-    builds: tuple[Build, ...] = ()
+    differences: tuple[Change, ...]
+    causes: tuple[Cause, ...]
+    builds: Count
+    failed: Count

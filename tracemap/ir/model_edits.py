@@ -7,6 +7,7 @@ changes its type.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from networkx.utils import UnionFind
 
 from tracemap.core.errors import ModelInvalid
 from tracemap.ir.model_reader import parse_model
-from tracemap.ir.parsing import MlirParser, Operation, Region, Value, ir, nested, string_attribute, symbols_in, walk
+from tracemap.ir.parsing import MlirParser, Operation, Value, ir, string_attribute, symbols_in, walk
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS
 
 Block = Any
@@ -134,7 +135,7 @@ class ModelEdits:
             if taken is not None:
                 del partners[taken]
             partners[news[-1]] = olds[-1]
-        return partners
+        return _without_cycles(partners, olds, news)
 
     def _can_enter(self, old: Operation, new: Operation) -> bool:
         """Whether the blocks of a pair correspond: those of functions, and of control flow with equal arguments."""
@@ -232,16 +233,16 @@ class _Mixture:
 
     def __init__(self, edits: ModelEdits, units: list[_Unit]) -> None:
         self._edits, self._units = edits, units
-        self._module = parse_model(edits._parser, edits._model).module  # noqa: SLF001 - one thought in two classes
+        self._module = parse_model(edits._parser, edits._model).module
         copies = list(walk(self._module.operation))
-        self._copy_of = dict(zip(edits._old, copies, strict=True))  # noqa: SLF001
+        self._copy_of = dict(zip(edits._old, copies, strict=True))
         self._value_of = {
             value: copied
             for operation, copy in self._copy_of.items()
             for value, copied in zip(_defined(operation), _defined(copy), strict=True)
         }
         """Values of the copy, by those of either version."""
-        for after, before in edits._back.items():  # noqa: SLF001
+        for after, before in edits._back.items():
             self._value_of[after] = self._value_of[before]
 
     def model(self) -> bytes:
@@ -260,7 +261,7 @@ class _Mixture:
                     if operand in self._value_of:
                         operation.operands[place] = self._value_of[operand]
         gone = [unit.before for unit in replaced if unit.before is not None]
-        for old in sorted(gone, key=self._edits._old_index.__getitem__, reverse=True):  # noqa: SLF001
+        for old in sorted(gone, key=self._edits._old_index.__getitem__, reverse=True):
             operation = self._copy_of[old]
             if any(list(result.uses) for result in operation.results):
                 raise ModelInvalid("an edit removes a value that is still read")
@@ -285,8 +286,8 @@ class _Mixture:
         count = len(block.arguments)
         for argument in _only_block(unit.after).arguments:
             added = block.add_argument(argument.type, argument.location)
-            if argument in self._edits._back:  # noqa: SLF001
-                before = self._edits._back[argument]  # noqa: SLF001
+            if argument in self._edits._back:
+                before = self._edits._back[argument]
                 self._value_of[before].replace_all_uses_with(added)
                 self._value_of[before] = added
             self._value_of[argument] = added
@@ -304,9 +305,9 @@ class _Mixture:
         clone = unit.after.clone(ip=ir.InsertionPoint.at_block_begin(block)).operation
         _set_rank(clone, self._rank_of(unit))
         for value, copied in zip(unit.after.results, clone.results, strict=True):
-            if unit.before is not None and value in self._edits._back:  # noqa: SLF001
+            if unit.before is not None and value in self._edits._back:
                 self._value_of[value].replace_all_uses_with(copied)
-                before = self._edits._back[value]  # noqa: SLF001
+                before = self._edits._back[value]
                 self._value_of[before] = copied
             self._value_of[value] = copied
         return clone
@@ -314,14 +315,14 @@ class _Mixture:
     def _rank_of(self, unit: _Unit) -> _Rank:
         after = unit.after
         assert after is not None
-        number = self._edits._new_index[after]  # noqa: SLF001
+        number = self._edits._new_index[after]
         if unit.before is not None:
             return _rank(self._copy_of[unit.before])
         place = -1
         for operation in _operations(after.block):
             if operation == after:
                 break
-            partner = self._edits._unit_of[operation].before  # noqa: SLF001
+            partner = self._edits._unit_of[operation].before
             if partner is not None:
                 place = _rank(self._copy_of[partner])[0]
         return (place, 1, number)
@@ -389,6 +390,49 @@ def _sorted_places(operations: list[Operation], ranks: list[_Rank]) -> list[int]
         raise ModelInvalid("the edits make a value depend on itself") from error
 
 
+def _without_cycles(
+    partners: dict[Operation, Operation], olds: list[Operation], news: list[Operation]
+) -> dict[Operation, Operation]:
+    """The pairs of a block without those that cross others, so that no mixture has a value that depends on itself.
+
+    Pairs may be in any order unless values lead from one to the other in both directions, each in another version.
+    """
+    while cyclic := _cycles(partners, olds, news):
+        places = {operation: place for place, operation in enumerate(olds)}
+        for group in cyclic:
+            ordered = [operation for operation in news if operation in group]
+            kept = _longest_increasing([places[partners[operation]] for operation in ordered])
+            for number, operation in enumerate(ordered):
+                if number not in kept:
+                    del partners[operation]
+    return partners
+
+
+def _cycles(partners: dict[Operation, Operation], olds: list[Operation], news: list[Operation]) -> list[set[Operation]]:
+    """Groups of paired operations after that depend on each other if both versions' values are taken together."""
+    node_of = {**{operation: operation for operation in (*olds, *news)}, **{old: new for new, old in partners.items()}}
+    graph: nx.DiGraph[Operation] = nx.DiGraph()
+    for operation, node in node_of.items():
+        graph.add_edges_from((node_of[maker], node) for maker in _makers(operation, node_of) if node_of[maker] != node)
+    groups = [group for group in nx.strongly_connected_components(graph) if len(group) > 1]
+    return [group & partners.keys() for group in groups]
+
+
+def _longest_increasing(values: list[int]) -> frozenset[int]:
+    """The places of a longest increasing subsequence."""
+    tails: list[int] = []
+    previous = [-1] * len(values)
+    for place, value in enumerate(values):
+        length = bisect_left([values[tail] for tail in tails], value)
+        previous[place] = tails[length - 1] if length else -1
+        tails[length : length + 1] = [place]
+    found, place = set[int](), tails[-1] if tails else -1
+    while place >= 0:
+        found.add(place)
+        place = previous[place]
+    return frozenset(found)
+
+
 # ---- operations
 
 
@@ -436,13 +480,12 @@ def _defined(operation: Operation) -> list[Value]:
 
 def _paired_arguments(old: Block, new: Block) -> list[tuple[Value, Value]]:
     """Arguments of equal type: at the same place, or in order if their number differs."""
-    sides = list(old.arguments), list(new.arguments)
-    types = [[str(argument.type) for argument in side] for side in sides]
-    if len(types[0]) == len(types[1]):
-        places = [(place, place, 1) for place in range(len(types[0])) if types[0][place] == types[1][place]]
-    else:
-        places = [tuple(each) for each in SequenceMatcher(None, *types, autojunk=False).get_matching_blocks()]
-    return [(sides[0][i + k], sides[1][j + k]) for i, j, size in places for k in range(size)]
+    olds, news = list(old.arguments), list(new.arguments)
+    if len(olds) == len(news):
+        return [pair for pair in zip(olds, news, strict=True) if pair[0].type == pair[1].type]
+    types = [[str(argument.type) for argument in side] for side in (olds, news)]
+    runs = SequenceMatcher(None, types[0], types[1], autojunk=False).get_matching_blocks()
+    return [(olds[i + step], news[j + step]) for i, j, size in runs for step in range(size)]
 
 
 def _owner(value: Value) -> Operation:

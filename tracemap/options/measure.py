@@ -61,10 +61,16 @@ LEAST_NICENESS: Final = -20
 
 @dataclass(frozen=True, slots=True)
 class BisectOptions(CallOptions):
-    """Options of `bisect`: the cost that got worse, and how to measure it."""
+    """Options of `bisect`: what got worse, how to measure it, and BAD's flags if it is a model."""
 
-    metric: Literal["time", "module_bytes", "live_bytes_at_peak"] = option(
-        "time", "What got worse: time of an invocation, size of the module, or planned peak of memory."
+    metric: Literal["time", "compile_time", "module_bytes", "live_bytes_at_peak", "outputs", "crash"] = option(
+        "time",
+        "What got worse: time of an invocation or of the compiler, size of the module, planned peak of memory, outputs "
+        "that differ from GOOD's, or a crash or error of the compiler.",
+    )
+    op: Text = option(UNKNOWN, "With --metric time: the op of GOOD that got slower, such as op12.", metavar="OP")
+    releases: tuple[str, ...] = name_list(
+        "With builds by two releases of IREE: the releases in order, GOOD's first.  [default: all in between]",
     )
     output: Path | None = option(
         None,
@@ -75,6 +81,15 @@ class BisectOptions(CallOptions):
     seconds: float = duration(0.5, "Time limit of each recording, with --metric time.")
     repeat: int = count(
         6, "Recordings of each build and of GOOD in alternation; up to four times as many near the limit.", at_least=6
+    )
+    atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
+    rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
+    format: Literal["text", "json"] = option("text", "Output format.")
+    runtime_flags: tuple[str, ...] = option(
+        (), "Flag for the IREE program that tracemap starts.  [repeatable]", "--runtime-flag", metavar="FLAG"
+    )
+    flags: tuple[str, ...] = option(
+        (), "Flags for iree-compile, if BAD is a model.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
     )
 
 

@@ -1,0 +1,268 @@
+"""Versions of a program for `tracemap bisect`: their builds, kept in a folder by content, and their recordings."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from tracemap.capture.run_names import free_recording_names
+from tracemap.core.codec import Record, decode, encode
+from tracemap.core.errors import BundleInvalid, ModelInvalid, TargetUnwritable, TracemapError, UsageInvalid
+from tracemap.core.files import atomic_file
+from tracemap.core.releases import environment, release_of, run_with
+from tracemap.core.toolchain import Progress
+from tracemap.core.units import Integer, Unknown
+from tracemap.options.measure import BisectOptions, CallOptions, RecordOptions, call_of
+from tracemap.runs.runfile import read_run
+
+if TYPE_CHECKING:
+    from tracemap.map.bundle import Bundle
+    from tracemap.map.bundle_documents import CallToKeep
+
+BYTECODE: Final = b"ML\xefR"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A way of building a program: its model and the model's name, flags of iree-compile, and IREE's release."""
+
+    model: bytes
+    name: str
+    flags: tuple[str, ...]
+    release: str
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Builds of versions in a folder, named by their content, so that each is compiled once.
+
+    `good`: a bundle whose inputs and parameters all versions get.
+    """
+
+    folder: Path
+    good: Bundle
+    progress: Progress
+
+    @cached_property
+    def own_release(self) -> str:
+        """The release of the compiler of this environment."""
+        from iree.compiler import version
+
+        return release_of(version.VERSION)
+
+    @cached_property
+    def _kept(self) -> CallToKeep:
+        from tracemap.commands.programs import saved_inputs_to_copy
+
+        return saved_inputs_to_copy(self.good)
+
+    def interpreter(self, release: str) -> Path | None:
+        """The interpreter of a release's environment; None: this one.
+
+        Raises:
+            ToolMissing, TargetUnwritable: see `core.releases.environment`.
+        """
+        return None if release == self.own_release else environment(release, self.progress)
+
+    # ---- builds
+
+    def bundle(self, version: Version, *, timing: bool = False) -> Bundle:
+        """The build of a version, from the folder if it is there.
+
+        Raises:
+            ModelInvalid: it cannot be compiled, now or earlier.
+            TargetUnwritable: the folder cannot be written.
+        """
+        from tracemap.map.bundle import load
+
+        target = self.path(version, timing=timing)
+        try:
+            return load(target)
+        except BundleInvalid:
+            pass
+        failure = target.with_suffix(".failed")
+        if failure.is_file():
+            raise ModelInvalid(failure.read_text(encoding="utf-8"))
+        try:
+            return self.build(version, target, timing=timing)
+        except ModelInvalid as error:
+            _write(failure, str(error).encode(errors="replace"))
+            raise
+
+    def build(self, version: Version, target: Path, *, timing: bool = False) -> Bundle:
+        """Build a version; replaces the target.
+
+        Raises:
+            ModelInvalid: it cannot be compiled.
+        """
+        from tracemap.map.build.build import BuildRequest, build
+        from tracemap.map.bundle import load
+        from tracemap.options.compile import BuildOptions
+
+        python = self.interpreter(version.release)
+        try:
+            if python is None:
+                options = BuildOptions(output=target, flags=version.flags, force=True, timing=timing)
+                return build(BuildRequest(version.model, version.name, target, options, keeping=self._kept))
+            words: list[str | Path] = [
+                "build",
+                self.model_file(version),
+                "-o",
+                target,
+                "--force",
+                *(["--timing"] if timing else []),
+            ]
+            run_with(python, [*words, *self._parameters(), "--", *version.flags])
+            return load(target)
+        except TargetUnwritable:
+            raise
+        except TracemapError as error:
+            raise ModelInvalid(str(error)) from error
+
+    def _parameters(self) -> list[str]:
+        """Options for the parameter files that the good bundle has."""
+        files = (*self._kept.parameters, *self._kept.references)
+        return [word for scope, path in files for word in ("--parameters", f"{scope}={path}")]
+
+    def input_words(self, options: CallOptions) -> list[str]:
+        """Options for the inputs that the good bundle keeps, unless the call has its own."""
+        from tracemap.commands.programs import saved_inputs_of
+
+        kept = () if options.inputs else saved_inputs_of(self.good).inputs
+        return [word for file in kept for word in ("--input", f"@{file}")]
+
+    def path(self, version: Version, *, timing: bool = False) -> Path:
+        """The bundle of a version, whether it exists or not."""
+        words = [version.release, *version.flags, *(["timing"] if timing else [])]
+        key = hashlib.sha256("\0".join(words).encode(errors="surrogatepass") + b"\0" + version.model).hexdigest()
+        return self.folder / f"{key[:16]}.tracemap"
+
+    def model_file(self, version: Version) -> Path:
+        """A file with the model of a version, in the folder."""
+        suffix = ".mlirbc" if version.model.startswith(BYTECODE) else ".mlir"
+        path = self.folder / f"{hashlib.sha256(version.model).hexdigest()[:16]}{suffix}"
+        if not path.is_file():
+            _write(path, version.model)
+        return path
+
+    def command(self, version: Version) -> tuple[str, ...]:
+        """The command that builds a version; for another release, with that environment's interpreter."""
+        python = self.interpreter(version.release)
+        program = ["tracemap"] if python is None else [str(python), "-m", "tracemap"]
+        return (*program, "build", str(self.model_file(version)), "-o", "NEW.tracemap", "--", *version.flags)
+
+
+# ---- recordings
+
+
+class _Pairs(Record, frozen=True):
+    """Recordings of two bundles, by the names of their files in the bundles; `call`: the options of the call."""
+
+    call: tuple[str, ...]
+    seconds: float
+    runs: tuple[tuple[str, str], ...] = ()
+
+
+_MOST_DOUBLINGS: Final = 6
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Runs of two versions in pairs; a file in the folder lists them, so that an interrupted search goes on."""
+
+    versions: Versions
+    sides: tuple[Version, Version]
+    options: BisectOptions
+
+    def runs(self, count: int) -> list[tuple[Path, Path]]:
+        """The first runs of both versions, in pairs; those that are missing are recorded.
+
+        Every second pair is recorded in the other order, since the order may affect times.
+
+        Raises:
+            UsageInvalid: an invocation takes far longer than the time limit.
+            TracemapError: see `commands.record.record`.
+        """
+        before, after = (self.versions.bundle(version) for version in self.sides)
+        pairs = self._stored()
+        while len(pairs.runs) < count:
+            sides = (0, 1) if len(pairs.runs) % 2 == 0 else (1, 0)
+            recorded = {side: self._record(self.sides[side], pairs.seconds) for side in sides}
+            if any(isinstance(_median(run), Unknown) for run in recorded.values()):
+                pairs = self._with_more_time(pairs)
+            else:
+                pairs = structs.replace(pairs, runs=(*pairs.runs, (recorded[0].name, recorded[1].name)))
+                _write(self._file, encode(pairs))
+        return [(before.runs_path / one, after.runs_path / other) for one, other in pairs.runs[:count]]
+
+    @property
+    def _file(self) -> Path:
+        before, after = (self.versions.path(version).stem for version in self.sides)
+        return self.versions.folder / f"{before}-{after}.json"
+
+    def _stored(self) -> _Pairs:
+        """The recordings of an earlier search with the same call; none if their files are gone."""
+        fresh = _Pairs(tuple(call_words(self.options)), self.options.seconds)
+        try:
+            pairs = decode(self._file.read_bytes(), _Pairs)
+        except (OSError, ValueError):
+            return fresh
+        folders = [self.versions.path(version) / "runs" for version in self.sides]
+        present = all(
+            (folder / run).is_file() for pair in pairs.runs for folder, run in zip(folders, pair, strict=True)
+        )
+        return pairs if present and pairs.call == fresh.call else fresh
+
+    def _with_more_time(self, pairs: _Pairs) -> _Pairs:
+        """Recordings of twice the time: too few invocations fit into it to measure one."""
+        if pairs.seconds >= self.options.seconds * 2**_MOST_DOUBLINGS:
+            raise UsageInvalid(
+                f"--seconds {self.options.seconds:g}: an invocation takes far longer; pass a longer time"
+            )
+        return _Pairs(pairs.call, pairs.seconds * 2)
+
+    def _record(self, version: Version, seconds: float) -> Path:
+        from tracemap.commands.record import record
+
+        bundle, python = self.versions.bundle(version), self.versions.interpreter(version.release)
+        if python is None:
+            return record(bundle, RecordOptions(**call_of(self.options), seconds=seconds, launches=1)).path
+        bundle.runs_path.mkdir(exist_ok=True)
+        path = (
+            bundle.runs_path
+            / f"{next(free_recording_names([each.name for each in bundle.runs_path.iterdir()]))}.parquet"
+        )
+        words: list[str | Path] = ["record", bundle.path, "-o", path, "--seconds", str(seconds), "--launches", "1"]
+        run_with(python, [*words, *self.versions.input_words(self.options), *call_words(self.options)])
+        return path
+
+
+def _median(run: Path) -> Integer:
+    return read_run(run).header.invocation.median_ns
+
+
+def median_ns(run: Path) -> int:
+    """The median time of an invocation in one of these recordings."""
+    median = _median(run)
+    assert isinstance(median, int)  # others are recorded again
+    return median
+
+
+def call_words(options: CallOptions) -> list[str]:
+    """The options of a call as words of a command line."""
+    words = [] if isinstance(options.function, Unknown) else ["--function", options.function]
+    words += [word for spec in options.inputs for word in ("--input", spec)]
+    words += [] if isinstance(options.dim, Unknown) else ["--dim", str(options.dim)]
+    words += [] if options.flagfile is None else ["--flagfile", str(options.flagfile)]
+    words += ["--serial"] if options.serial else []
+    return words
+
+
+def _write(path: Path, data: bytes) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)

@@ -1,0 +1,106 @@
+"""Releases of IREE: which there are, and an environment for each, to build and run programs with another release.
+
+An environment has its own compiler and runtime, and sees all other packages of this one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tracemap.core.errors import TargetUnwritable, ToolFailed, ToolMissing
+from tracemap.core.toolchain import Progress, check_tool, run_tool
+
+_PACKAGES: Final = ("iree-base-compiler", "iree-base-runtime")
+_NUMBER: Final = re.compile(r"\d+\.\d+\.\d+")
+_LISTED: Final = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
+
+
+def release_of(version: str) -> str:
+    """The release of a compiler's version; its own text if it does not begin with a release.
+
+    >>> release_of("3.13.0rc20261016")
+    '3.13.0'
+    """
+    found = _NUMBER.match(version)
+    return found[0] if found else version
+
+
+def releases_between(first: str, last: str) -> tuple[str, ...]:
+    """All releases on the package index from one to another, these included, in this order.
+
+    Raises:
+        ToolMissing: the index cannot be reached, or lacks one of them.
+    """
+    listing = run_tool([sys.executable, "-m", "pip", "index", "versions", _PACKAGES[0]])
+    listed = _LISTED.search(listing.stdout)
+    known = [each for each in (listed[1].split(", ") if listed else ()) if _NUMBER.fullmatch(each)]
+    if first not in known or last not in known:
+        raise ToolMissing(
+            f"the releases of IREE between {first} and {last} are unknown, since the package index does not list both; "
+            "name them in order with --releases"
+        )
+    ordered = sorted(known, key=_order)
+    if _order(first) > _order(last):
+        ordered.reverse()
+    return tuple(ordered[ordered.index(first) : ordered.index(last) + 1])
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+def environment(release: str, progress: Progress) -> Path:
+    """The interpreter of an environment with a release of IREE, in the user's cache folder; installed on first use.
+
+    Raises:
+        ToolMissing: the release cannot be installed.
+        TargetUnwritable: the cache folder cannot be written.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracemap"
+    folder = cache / f"iree-{release}-python{sys.version_info.major}.{sys.version_info.minor}"
+    python = folder / "bin" / "python"
+    if (folder / "complete").is_file():
+        _see_packages_of_this(python)
+        return python
+    progress(f"installing IREE {release} into {folder}")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True)
+    except OSError as error:
+        raise TargetUnwritable(f"{folder}: cannot be written: {error.strerror}") from error
+    try:
+        # Before this environment's packages are visible: pip must not count them as installed.
+        check_tool([python, "-m", "pip", "install", "--quiet", *(f"{name}=={release}" for name in _PACKAGES)])
+    except ToolFailed as error:
+        raise ToolMissing(f"IREE {release} cannot be installed into {folder}: {error}") from error
+    _see_packages_of_this(python)
+    (folder / "complete").touch()
+    return python
+
+
+def _see_packages_of_this(python: Path) -> None:
+    """Let an environment see tracemap and all packages of this one, after its own."""
+    purelib = Path(check_tool([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+    folders = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    own = Path(__file__).parents[2]
+    lines = [str(own), *(f"import site; site.addsitedir({folder!r})" for folder in folders)]
+    (purelib / "tracemap-packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def run_with(python: Path, words: Sequence[str | Path]) -> None:
+    """Run a command of tracemap with an environment's interpreter.
+
+    Raises:
+        ToolFailed: it failed; the message is its own.
+    """
+    done = run_tool([python, "-m", "tracemap", *words])
+    if done.returncode != 0:
+        raise ToolFailed(done.stderr.strip().removeprefix("tracemap: error: ") or f"status {done.returncode}")
