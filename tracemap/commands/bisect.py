@@ -6,10 +6,12 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.streams import show_phases
@@ -34,15 +36,18 @@ from tracemap.core.errors import ModelInvalid, TargetUnwritable, ToolFailed, Usa
 from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, Integer, Unknown, plural
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
+from tracemap.map.model import OpId
+from tracemap.map.query import python_frame
 from tracemap.options.kernels import NumericsOptions, SwapOptions
 from tracemap.options.measure import BisectOptions, FunctionOptions, call_of
 
 if TYPE_CHECKING:
     from tracemap.compare.model import Comparison
-    from tracemap.ir.model_edits import ModelEdits
+    from tracemap.ir.model_edits import MixedModel, ModelEdits
     from tracemap.ir.source_model import SourceModel, SourceOperation
     from tracemap.map.bundle import Bundle
+    from tracemap.map.model import Op
 
 _PART: Final = 2 / 3
 """A build is bad if it has at least this part of the change. Of two that add up, the smaller must have a third."""
@@ -125,15 +130,27 @@ def _version_of_model(model: Path, flags: Sequence[str], release: str) -> Versio
     return Version(content, name, compile_flags("local", flags), release)
 
 
-def _edits_between(before: bytes, after: bytes) -> tuple[ModelEdits, list[EditDifference]]:
-    """The edits between two models, by the matching of `diff`."""
+def _edits_between(
+    versions: tuple[Version, Version], paths: tuple[Path, Path]
+) -> tuple[ModelEdits, list[EditDifference]]:
+    """The edits between two versions' models, by the matching of `diff`; `paths`: for messages.
+
+    Raises:
+        ModelInvalid: a model does not parse.
+    """
     from tracemap.compare.matching import match_flows
     from tracemap.ir.model_edits import ModelEdits
     from tracemap.map.build.model.dataflow import FlowBuilder
-    from tracemap.map.model import OpId
 
     flows = FlowBuilder()
-    matches = match_flows(flows.of(before), flows.of(after))
+    sides = []
+    for version, path in zip(versions, paths, strict=True):
+        try:
+            sides.append(flows.of(version.model))
+        except ModelInvalid as error:
+            raise ModelInvalid(f"{path}:{str(error).removeprefix('-:')}") from error
+    before, after = (version.model for version in versions)
+    matches = match_flows(sides[0], sides[1])
     edits = ModelEdits(before, after, {each.after.number: (each.before.number, each.edited) for each in matches})
     models = _source_model(before), _source_model(after)
     differences = []
@@ -186,7 +203,11 @@ class _Search:
     edits: ModelEdits | None
     limit: float = 0.0
     failure: str = ""
+    unmixed: int = 0
+    """Sets of edits that make no valid model, and count as good."""
     tested: dict[Version, _Tested] = field(default_factory=dict)
+    mixed: dict[bytes, MixedModel] = field(default_factory=dict)
+    """Models in between, by their content."""
     runs: dict[Version, Sequence[tuple[Path, Path]]] = field(default_factory=dict)
     """Pairs of recordings of the good version and another."""
 
@@ -210,7 +231,7 @@ class _Search:
         edits = None
         if before.model != after.model:
             versions.progress("comparing the models")
-            edits, edited = _edits_between(before.model, after.model)
+            edits, edited = _edits_between((before, after), (good.path, path))
             differences += edited
         if not differences:
             raise UsageInvalid(
@@ -243,8 +264,8 @@ class _Search:
             bad_value=bad,
             differences=tuple(Change(each.kind, str(each)) for each in self.differences),
             causes=causes,
-            builds=len({self.good, self.bad, *self.tested}),
-            failed=len(failures),
+            builds=len({self.good, self.bad, *self.tested}) + self.unmixed,
+            failed=len(failures) + self.unmixed,
         )
 
     def _crash_ends(self) -> tuple[Value, Value]:
@@ -264,7 +285,12 @@ class _Search:
         return bad.value > good.value
 
     def _is_bad(self, chosen: frozenset[int]) -> bool:
-        return self._test(self._with([self.differences[index] for index in sorted(chosen)])).is_bad
+        try:
+            version = self._with([self.differences[index] for index in sorted(chosen)])
+        except ModelInvalid:
+            self.unmixed += 1
+            return False
+        return self._test(version).is_bad
 
     # ---- versions
 
@@ -275,10 +301,15 @@ class _Search:
         model = self.good.model
         if self.edits is not None and numbers:
             is_all = len(numbers) == len(self.edits.edits)
-            model = self.bad.model if is_all else self.edits.model_with(numbers)
+            model = self.bad.model if is_all else self._mixed(self.edits, numbers)
         changes_release = any(isinstance(each, ReleaseDifference) for each in chosen)
         named = self.bad.name if model is self.bad.model else self.good.name
         return Version(model, named, flags, (release or self.bad.release) if changes_release else self.good.release)
+
+    def _mixed(self, edits: ModelEdits, numbers: Sequence[int]) -> bytes:
+        mixed = edits.model_with(numbers)
+        self.mixed[mixed.content] = mixed
+        return mixed.content
 
     def _test(self, version: Version) -> _Tested:
         if version not in self.tested:
@@ -424,50 +455,81 @@ class _Search:
         return chain[place], [found if each is change else each for each in differences]
 
     def _hit_ops(self, version: Version, differences: Sequence[Difference], failure: str) -> list[HitOp]:
-        edited = [op for each in differences if isinstance(each, EditDifference) for op in each.ops]
+        """The ops of edits, then the others whose cost rises, as ops of the bad version."""
+        edited = [op.number for each in differences if isinstance(each, EditDifference) for op in each.ops]
         if failure:
-            return _ops_at_lines(version, edited, failure)
-        bundle = self.versions.bundle(version)
-        known = {str(op): bundle.graph.op_by_id[op] for op in bundle.graph.op_by_id}
-        hits = {hit.op: hit for hit in self._changed_ops(version)}
-        first = [str(op) for op in edited if str(op) in known] if version.model is self.bad.model else []
-        named = [hits.pop(op, HitOp(op, known[op].name, known[op].line)) for op in first]
-        return [*named, *hits.values()][:_MOST_OPS]
+            at_error = _indexes_at_error(version, failure)
+            return [self._hit(each) for each in (self._places(version, at_error) or edited)[:_MOST_OPS]]
+        graph = self.versions.bundle(version).graph
+        indexes = [op.id.number for op in graph.ops]
+        op_at = dict(zip(self._places(version, indexes), graph.ops, strict=True))
+        change_of = dict(self._changes(version))
+        worst = [place for place, op in op_at.items() if op.id in change_of]
+        worst.sort(key=lambda place: -_known(change_of[op_at[place].id]))
+        hits = []
+        for place in list(dict.fromkeys([*edited, *worst]))[:_MOST_OPS]:
+            op = op_at.get(place)
+            frame = python_frame(graph, op) if op is not None else None
+            python = f"{frame.file}:{frame.line}" if frame else ""
+            change = change_of.get(op.id, UNKNOWN) if op is not None else UNKNOWN
+            hits.append(structs.replace(self._hit(place, op), python=python, change=change))
+        return hits
 
-    def _changed_ops(self, version: Version) -> list[HitOp]:
-        """The ops whose cost rises with a version, the largest change first."""
+    def _places(self, version: Version, indexes: Sequence[int]) -> list[int]:
+        """The places in the bad model of operations of a version, by index; -1 and less: it lacks the operation."""
+        if self.edits is None or version.model == self.bad.model:
+            return list(indexes)
+        from tracemap.ir.model_edits import Origin
+
+        mixed = self.mixed.get(version.model)
+        origins = [Origin(False, index) if mixed is None else mixed.origins[index] for index in indexes]
+        places = map(self.edits.index_after, origins)
+        return [place if place >= 0 else -1 - index for place, index in zip(places, indexes, strict=True)]
+
+    def _hit(self, place: int, op: Op | None = None) -> HitOp:
+        """The op at a place of the bad model; else `op`, which only the good model has."""
+        if place < 0:
+            assert op is not None
+            return HitOp(UNKNOWN, op.name, UNKNOWN)
+        operation = self._bad_model.operations[place]
+        return HitOp(OpId.of(place), operation.name, operation.line)
+
+    @cached_property
+    def _bad_model(self) -> SourceModel:
+        return _source_model(self.bad.model)
+
+    def _changes(self, version: Version) -> list[tuple[OpId, Integer]]:
+        """The ops of a version whose cost rises, with the change."""
         good, bundle = self.versions.bundle(self.good), self.versions.bundle(version)
+        changes: list[tuple[Text, Integer]]
         match self.options.metric:
             case "time":
-                pairs = self.runs[version]
-                findings = _compare([pair[0] for pair in pairs], [pair[1] for pair in pairs]).findings
-                worse = [each for each in findings if each.kind in {"slower", "new"}]
-                hits = [
-                    HitOp(each.after, each.name, each.line, _difference(each.median_before, each.median_after))
-                    for each in worse
-                ]
+                runs = self.runs[version]
+                findings = _compare([before for before, _ in runs], [after for _, after in runs]).findings
+                changes = [(each.after, _difference(each.median_before, each.median_after)) for each in findings]
             case "compile_time":
-                timed = [self.versions.bundle(each, timing=True) for each in (self.good, version)]
-                building = _compare([timed[0].path], [timed[1].path]).building
+                timed = [self.versions.bundle(each, timing=True).path for each in (self.good, version)]
+                building = _compare(timed[:1], timed[1:]).building
                 costs = () if building is None else building.ops
-                hits = _named(timed[1], [(each.name, _difference(each.before_ns, each.after_ns)) for each in costs])
+                changes = [(each.name, _difference(each.before_ns, each.after_ns)) for each in costs]
             case "module_bytes":
-                hits = _larger_ops(good, bundle)
+                changes = _larger_ops(good, bundle)
             case "live_bytes_at_peak":
                 memory = _compare([good.path], [bundle.path]).memory
-                held = [(str(op.after), op.held.change) for function in memory for op in function.ops]
-                hits = _named(bundle, held)
+                changes = [(op.after, op.held.change) for function in memory for op in function.ops]
             case _:
-                hits = self._wrong_ops(bundle, good)
-        return sorted(hits, key=lambda hit: -_known(hit.change))
+                changes = [(op, UNKNOWN) for op in self._wrong_ops(bundle, good)]
+        known: dict[str, OpId] = {op.id: op.id for op in bundle.graph.ops}
+        rising = [(op, change) for op, change in changes if isinstance(change, Unknown) or change > 0]
+        return [(known[op], change) for op, change in rising if isinstance(op, str) and op in known]
 
-    def _wrong_ops(self, bundle: Bundle, good: Bundle) -> list[HitOp]:
+    def _wrong_ops(self, bundle: Bundle, good: Bundle) -> Sequence[str]:
         """The ops of the first dispatch whose result departs from the good build's."""
         from tracemap.commands.numerics import numerics
 
         called = {name: value for name, value in call_of(self.options).items() if hasattr(FunctionOptions, name)}
         culprit = numerics(bundle, NumericsOptions(against=str(good.path), **called)).culprit
-        return [] if culprit is None else _named(bundle, [(op, UNKNOWN) for op in culprit.ops])
+        return () if culprit is None else culprit.ops
 
 
 def _compare(before: Sequence[Path], after: Sequence[Path]) -> Comparison:
@@ -477,33 +539,21 @@ def _compare(before: Sequence[Path], after: Sequence[Path]) -> Comparison:
     return diff(before, after, DiffOptions())
 
 
-def _difference(before: Integer, after: Integer) -> Integer:
-    known = [0 if isinstance(each, Unknown) else each for each in (before, after)]
-    return known[1] - known[0]
+def _difference(before: Integer, after: Integer) -> int:
+    return _known(after) - _known(before)
 
 
-def _known(change: Integer) -> int:
-    return 0 if isinstance(change, Unknown) else change
+def _known(value: Integer) -> int:
+    return 0 if isinstance(value, Unknown) else value
 
 
-def _named(bundle: Bundle, changes: Sequence[tuple[str, Integer]]) -> list[HitOp]:
-    """Ops that the bundle has and whose cost rises, or is unknown."""
-    ops = {str(op): value for op, value in bundle.graph.op_by_id.items()}
-    return [
-        HitOp(op, ops[op].name, ops[op].line, change)
-        for op, change in changes
-        if op in ops and (isinstance(change, Unknown) or change > 0)
-    ]
-
-
-def _larger_ops(good: Bundle, bundle: Bundle) -> list[HitOp]:
-    """The ops with more bytes of the module."""
+def _larger_ops(good: Bundle, bundle: Bundle) -> list[tuple[Text, Integer]]:
+    """The bytes of the module that ops have more, by their id in the second bundle."""
     from tracemap.map.build_cost import build_cost
 
-    comparison = _compare([good.path], [bundle.path])
     old, new = ({str(own.op): own.bytes for own in build_cost(side).ops} for side in (good, bundle))
-    pairs = [(str(each.before), str(each.after)) for each in comparison.ops if not isinstance(each.after, Unknown)]
-    return _named(bundle, [(after, new.get(after, 0) - old.get(before, 0)) for before, after in pairs])
+    ops = _compare([good.path], [bundle.path]).ops
+    return [(each.after, new.get(str(each.after), 0) - old.get(str(each.before), 0)) for each in ops]
 
 
 # ---- errors of the compiler
@@ -527,17 +577,14 @@ def signature(message: str) -> str:
     return text.strip()
 
 
-def _ops_at_lines(version: Version, edited: Sequence[str], failure: str) -> list[HitOp]:
-    """The ops at the line of an error; else those of the edits."""
-    from tracemap.map.model import OpId
-
+def _indexes_at_error(version: Version, failure: str) -> list[int]:
+    """The ops at the lines of the compiler's errors, by index."""
+    lines = {int(line) for line, _ in _DIAGNOSTIC.findall(failure)}
     try:
-        ops = [operation for operation in _source_model(version.model).operations if operation.is_op]
+        operations = _source_model(version.model).operations if lines else ()
     except ModelInvalid:
         return []
-    lines = {int(line) for line, _ in _DIAGNOSTIC.findall(failure)}
-    found = [each for each in ops if each.line in lines] or [each for each in ops if OpId.of(each.index) in edited]
-    return [HitOp(OpId.of(each.index), each.name, each.line) for each in found[:_MOST_OPS]]
+    return [operation.index for operation in operations if operation.is_op and operation.line in lines]
 
 
 @options_command("bisect", BisectOptions)

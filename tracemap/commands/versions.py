@@ -17,14 +17,13 @@ from tracemap.core.files import atomic_file
 from tracemap.core.releases import environment, release_of, run_with
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import Integer, Unknown
+from tracemap.ir.parsing import BYTECODE_MAGIC
 from tracemap.options.measure import BisectOptions, CallOptions, RecordOptions, call_of
 from tracemap.runs.runfile import read_run
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import CallToKeep
-
-BYTECODE: Final = b"ML\xefR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class Versions:
 
     def model_file(self, version: Version) -> Path:
         """A file with the model of a version, in the folder."""
-        suffix = ".mlirbc" if version.model.startswith(BYTECODE) else ".mlir"
+        suffix = ".mlirbc" if version.model.startswith(BYTECODE_MAGIC) else ".mlir"
         path = self.folder / f"{hashlib.sha256(version.model).hexdigest()[:16]}{suffix}"
         if not path.is_file():
             _write(path, version.model)

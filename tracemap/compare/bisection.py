@@ -176,11 +176,12 @@ class Change(Record, frozen=True):
 
 
 class HitOp(Record, frozen=True):
-    """An op that a cause makes worse."""
+    """An op that a cause makes worse; `python`: the file and line of the user's own Python, "" if unknown."""
 
-    op: Annotated[Text, Meta(description="Id in the build with the cause; null: the op is gone.")]
+    op: Annotated[Text, Meta(description="Id in the second model; null: it lacks the op.")]
     name: str
-    line: Integer
+    line: Annotated[Integer, Meta(description="Line of the second model.")]
+    python: str = ""
     change: Annotated[
         Integer, Meta(description="Nanoseconds of an invocation or of the compiler, or bytes, by the metric.")
     ] = UNKNOWN

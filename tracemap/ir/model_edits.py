@@ -7,19 +7,21 @@ changes its type.
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import networkx as nx
 from networkx.utils import UnionFind
 
 from tracemap.core.errors import ModelInvalid
 from tracemap.ir.model_reader import parse_model
-from tracemap.ir.parsing import MlirParser, Operation, Value, ir, string_attribute, symbols_in, walk
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Operation, Value, ir, string_attribute, symbols_in, walk
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS
 
 Block = Any
@@ -33,6 +35,24 @@ class ModelEdit:
 
     before: tuple[int, ...]
     after: tuple[int, ...]
+
+
+class Origin(NamedTuple):
+    """The operation that one of a mixed model was copied from: its version, and its pre-order index there."""
+
+    is_after: bool
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class MixedModel:
+    """A model between two versions, and the origins of its operations in pre-order.
+
+    `content` is text without locations if both versions are, else bytecode.
+    """
+
+    content: bytes
+    origins: tuple[Origin, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -69,6 +89,8 @@ class ModelEdits:
 
     def __init__(self, before: bytes, after: bytes, pairs: Mapping[int, tuple[int, bool]]) -> None:
         self._parser, self._model, self._pairs = MlirParser(), before, pairs
+        self.is_plain = not any(each.startswith(BYTECODE_MAGIC) or b"loc(" in each for each in (before, after))
+        """Whether both versions are text without locations, so that those of mixtures are not needed."""
         # The modules must live as long as their operations.
         self._before, self._after = parse_model(self._parser, before).module, parse_model(self._parser, after).module
         self._old, self._new = list(walk(self._before.operation)), list(walk(self._after.operation))
@@ -219,13 +241,20 @@ class ModelEdits:
 
     # ---- models in between
 
-    def model_with(self, chosen: Collection[int]) -> bytes:
-        """The first version with the edits of these numbers, as MLIR bytecode.
+    def model_with(self, chosen: Collection[int]) -> MixedModel:
+        """The first version with the edits of these numbers.
 
         Raises:
             ModelInvalid: the edits do not make a valid model.
         """
         return _Mixture(self, [unit for number in sorted(chosen) for unit in self._groups[number]]).model()
+
+    def index_after(self, origin: Origin) -> int:
+        """The index of an operation in the second version; -1 if only the first version has it."""
+        if origin.is_after:
+            return origin.place
+        partner = self._unit_of[self._old[origin.place]].after if self._old[origin.place] in self._unit_of else None
+        return -1 if partner is None else self._new_index[partner]
 
 
 class _Mixture:
@@ -235,6 +264,8 @@ class _Mixture:
         self._edits, self._units = edits, units
         self._module = parse_model(edits._parser, edits._model).module
         copies = list(walk(self._module.operation))
+        for index, operation in enumerate(copies):
+            _set_numbers(operation, _ORIGIN, (0, index))
         self._copy_of = dict(zip(edits._old, copies, strict=True))
         self._value_of = {
             value: copied
@@ -245,12 +276,13 @@ class _Mixture:
         for after, before in edits._back.items():
             self._value_of[after] = self._value_of[before]
 
-    def model(self) -> bytes:
+    def model(self) -> MixedModel:
+        """The copy with the units of the second version."""
         # Blocks are compared by identity, so by their operation and place.
         blocks = {_block_key(unit.block): self._block_of(unit.block) for unit in self._units}
         for block in blocks.values():
             for place, operation in enumerate(_operations(block)):
-                _set_rank(operation, (place, 0, 0))
+                _set_numbers(operation, _RANK, (place, 0, 0))
         functions = [unit for unit in self._units if unit.is_entered]
         replaced = [unit for unit in self._units if not unit.is_entered]
         gone_arguments = [self._change_signature(unit) for unit in functions]
@@ -271,7 +303,11 @@ class _Mixture:
                 block.erase_argument(0)
         for block in blocks.values():
             self._sort(block)
-        return self._bytecode()
+        operations = list(walk(self._module.operation))
+        origins = [Origin(bool(side), index) for side, index in map(partial(_numbers, name=_ORIGIN), operations)]
+        for operation in operations:
+            del operation.attributes[_ORIGIN]
+        return MixedModel(self._content(), tuple(origins))
 
     def _block_of(self, block: Block) -> Block:
         owner, place = _block_key(block)
@@ -303,7 +339,9 @@ class _Mixture:
         block = self._block_of(unit.block)
         assert unit.after is not None
         clone = unit.after.clone(ip=ir.InsertionPoint.at_block_begin(block)).operation
-        _set_rank(clone, self._rank_of(unit))
+        for original, operation in zip(walk(unit.after), walk(clone), strict=True):
+            _set_numbers(operation, _ORIGIN, (1, self._edits._new_index[original]))
+        _set_numbers(clone, _RANK, self._rank_of(unit))
         for value, copied in zip(unit.after.results, clone.results, strict=True):
             if unit.before is not None and value in self._edits._back:
                 self._value_of[value].replace_all_uses_with(copied)
@@ -346,30 +384,37 @@ class _Mixture:
                 operations[place].move_after(operations[previous])
             previous = place
 
-    def _bytecode(self) -> bytes:
-        import io
-
+    def _content(self) -> bytes:
+        root = self._module.operation
         try:
-            self._module.operation.verify()
+            root.verify()
         except ir.MLIRError as error:
             raise ModelInvalid(f"the edits do not make a valid model: {error}") from error
+        if self._edits.is_plain:
+            text: str = root.get_asm(enable_debug_info=False, assume_verified=True)
+            return text.encode()
         out = io.BytesIO()
-        self._module.operation.write_bytecode(out)
+        root.write_bytecode(out)
         return out.getvalue()
 
 
+# Attributes of operations in a copy while edits are made, since the bindings hash operations by their content.
 _RANK: Final = "tracemap.rank"
-"""Attribute of an operation in a copy while edits are made. (The bindings hash operations by content.)"""
+_ORIGIN: Final = "tracemap.origin"
 _Rank = tuple[int, int, int]
 """The place of an operation in the first version or after which it goes, whether it is new, and its own order."""
 
 
-def _set_rank(operation: Operation, rank: _Rank) -> None:
-    operation.attributes[_RANK] = ir.DenseI64ArrayAttr.get(rank, operation.context)
+def _set_numbers(operation: Operation, name: str, numbers: Iterable[int]) -> None:
+    operation.attributes[name] = ir.DenseI64ArrayAttr.get(list(numbers), operation.context)
+
+
+def _numbers(operation: Operation, name: str) -> tuple[int, ...]:
+    return tuple(operation.attributes[name])
 
 
 def _rank(operation: Operation) -> _Rank:
-    place, is_new, order = operation.attributes[_RANK]
+    place, is_new, order = _numbers(operation, _RANK)
     return (place, is_new, order)
 
 

@@ -40,11 +40,12 @@ def _print_cause(result: Bisection, cause: Cause, out: TextIO) -> None:
     for difference in cause.differences:
         say(terminal, f"  {difference.text}")
     if cause.ops:
-        say(terminal, "  Ops that get worse:")
+        say(terminal, "  Ops:")
     for op in cause.ops:
         say(terminal, f"    {_op(result, op)}")
     if cause.message:
-        say(terminal, f"  {cause.message}")
+        for line in cause.message.splitlines():
+            say(terminal, f"  {line}")
     for words in (cause.diff, cause.reproduce):
         if words:
             say(terminal, f"  {shlex.join(words)}")
@@ -52,13 +53,15 @@ def _print_cause(result: Bisection, cause: Cause, out: TextIO) -> None:
 
 def _op(result: Bisection, op: HitOp) -> str:
     where = "" if isinstance(op.line, Unknown) else f" at line {op.line}"
+    where += f", {op.python}" if op.python else ""
+    name = "only in GOOD:" if isinstance(op.op, Unknown) else op.op
     if isinstance(op.change, Unknown):
         change = ""
     elif result.metric in RATIOS:
         change = f" +{format_ns(op.change)}"
     else:
         change = f" +{op.change:,} bytes"
-    return f"{op.op} {op.name}{where}{change}"
+    return f"{name} {op.name}{where}{change}"
 
 
 def _shown(result: Bisection, value: Value) -> str:
