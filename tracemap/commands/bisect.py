@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.streams import show_phases
-from tracemap.commands.versions import Recordings, Version, Versions, median_ns
+from tracemap.commands.versions import Recordings, Version, Versions
 from tracemap.compare.bisection import (
     RATIOS,
     Bisection,
@@ -35,8 +35,9 @@ from tracemap.compare.bisection import (
 from tracemap.core.errors import ModelInvalid, TargetUnwritable, ToolFailed, UsageInvalid
 from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.toolchain import Progress, check_tool, find_tool, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
+from tracemap.map.build.compiler.flags import OPT_LEVEL, level_defaults, level_differences
 from tracemap.map.model import OpId
 from tracemap.map.query import python_frame
 from tracemap.options.kernels import NumericsOptions, SwapOptions
@@ -206,10 +207,10 @@ class _Search:
     unmixed: int = 0
     """Sets of edits that make no valid model, and count as good."""
     tested: dict[Version, _Tested] = field(default_factory=dict)
+    measured: dict[str, Value] = field(default_factory=dict)
+    """Costs by the module's SHA-256."""
     mixed: dict[bytes, MixedModel] = field(default_factory=dict)
     """Models in between, by their content."""
-    runs: dict[Version, Sequence[tuple[Path, Path]]] = field(default_factory=dict)
-    """Pairs of recordings of the good version and another."""
 
     @classmethod
     def between(cls, good: Bundle, bad: Bundle | Path, options: BisectOptions, versions: Versions) -> _Search:
@@ -247,7 +248,7 @@ class _Search:
         else:
             self.versions.bundle(self.good)
             self.versions.bundle(self.bad)
-            good = Value(1.0, 1.0, 1.0) if self.options.metric in RATIOS else self._measure(self.good)
+            good = Value(1.0, 1.0, 1.0) if self.options.metric == "compile_time" else self._measure(self.good)
             bad = self._measure(self.bad)
         causes: tuple[Cause, ...] = ()
         if self._is_worse(good, bad):
@@ -330,11 +331,20 @@ class _Search:
     # ---- measuring
 
     def _measure(self, version: Version) -> Value:
+        """The cost of a version. Versions with the same module cost the same, and are measured once."""
+        if self.options.metric == "compile_time":
+            return self._compile_time(version)
+        sha256 = self.versions.bundle(version).graph.module.sha256
+        if sha256 not in self.measured:
+            is_good = sha256 == self.versions.bundle(self.good).graph.module.sha256
+            is_ratio = self.options.metric in RATIOS
+            self.measured[sha256] = Value(1.0, 1.0, 1.0) if is_good and is_ratio else self._measured(version)
+        return self.measured[sha256]
+
+    def _measured(self, version: Version) -> Value:
         match self.options.metric:
             case "time":
                 return self._time(version)
-            case "compile_time":
-                return self._compile_time(version)
             case "module_bytes":
                 size = self.versions.bundle(version).module_path.stat().st_size
                 return Value(size, size, size)
@@ -353,21 +363,20 @@ class _Search:
         from tracemap.kernels.tune import interval_of
 
         value = Value(1.0, 0.0, 0.0)
+        recordings = Recordings(self.versions, (self.good, version), self.options)
         for number in range(1, _ROUNDS + 1):
-            recordings = Recordings(self.versions, (self.good, version), self.options)
-            runs = self.runs[version] = recordings.runs(number * self.options.repeat)
-            if isinstance(self.options.op, Unknown):
-                if ratio := interval_of([median_ns(after) / median_ns(before) for before, after in runs]):
-                    value = Value(ratio.median, ratio.low, ratio.high)
-            else:
-                value = self._time_of_op(runs)
+            pairs = recordings.pairs(number * self.options.repeat)
+            if not isinstance(self.options.op, Unknown):
+                value = self._time_of_op(recordings)
+            elif ratio := interval_of([pair.ratio for pair in pairs]):
+                value = Value(ratio.median, ratio.low, ratio.high)
             if not value.low <= self._near <= value.high:
                 break
         return value
 
-    def _time_of_op(self, runs: Sequence[tuple[Path, Path]]) -> Value:
-        comparison = _compare([pair[0] for pair in runs], [pair[1] for pair in runs])
-        for each in comparison.ops:
+    def _time_of_op(self, recordings: Recordings) -> Value:
+        before, after = recordings.runs()
+        for each in _compare(before, after).ops if before else ():
             if each.before == self.options.op and each.ratio is not None:
                 return Value(each.ratio.ratio, each.ratio.ratio_low, each.ratio.ratio_high)
         raise UsageInvalid(
@@ -419,12 +428,13 @@ class _Search:
 
     def _cause(self, differences: Sequence[Difference]) -> Cause:
         """Describe a set of differences that was found, with the first bad release if one of them is a release."""
-        release, shown = self._first_bad_release(differences)
+        release, found = self._first_bad_release(differences)
         version = self._with(differences, release)
         tested = self._test(version)
+        shown = [Change(each.kind, f"{each}{self._parts_of_level(each, version)}") for each in found]
         bundle: Path | None = None if tested.failure else self.versions.path(version)
         return Cause(
-            differences=tuple(Change(each.kind, str(each)) for each in shown),
+            differences=tuple(shown),
             bundle=UNKNOWN if bundle is None else str(bundle),
             value=tested.value,
             certain=tested.certain,
@@ -453,6 +463,29 @@ class _Search:
         )
         found = ReleaseDifference(chain[place - 1], chain[place])
         return chain[place], [found if each is change else each for each in differences]
+
+    def _parts_of_level(self, difference: Difference, version: Version) -> str:
+        """For a level of optimization: which of the flags that it sets are the cause; "" if that cannot be told.
+
+        A flag's part is tested by setting it, and the others, as at the level before.
+        """
+        if not isinstance(difference, FlagDifference) or difference.name != OPT_LEVEL:
+            return ""
+        help_text = check_tool([find_tool("iree-compile"), "--help-hidden"])
+        levels = [_level(words) for words in (difference.before, difference.after)]
+        parts = level_differences(level_defaults(help_text), *levels)
+        given = {flag.partition("=")[0] for flag in version.flags}
+        parts = [part for part in parts if part[0] not in given]
+
+        def is_bad(kept: frozenset[int]) -> bool:
+            forced = [value for number, (_, value) in enumerate(parts) if number not in kept]
+            return self._test(replace(version, flags=(*version.flags, *forced))).is_bad
+
+        if not parts or version.release != self.versions.own_release or is_bad(frozenset()):
+            return ""
+        sets = find_causes(len(parts), is_bad)
+        names = [" with ".join(parts[number][0] for number in each) for each in sets]
+        return f", by {' or '.join(names)}"
 
     def _hit_ops(self, version: Version, differences: Sequence[Difference], failure: str) -> list[HitOp]:
         """The ops of edits, then the others whose cost rises, as ops of the bad version."""
@@ -504,8 +537,8 @@ class _Search:
         changes: list[tuple[Text, Integer]]
         match self.options.metric:
             case "time":
-                runs = self.runs[version]
-                findings = _compare([before for before, _ in runs], [after for _, after in runs]).findings
+                before, after = Recordings(self.versions, (self.good, version), self.options).runs()
+                findings = _compare(before, after).findings if before else ()
                 changes = [(each.after, _difference(each.median_before, each.median_after)) for each in findings]
             case "compile_time":
                 timed = [self.versions.bundle(each, timing=True).path for each in (self.good, version)]
@@ -530,6 +563,12 @@ class _Search:
         called = {name: value for name, value in call_of(self.options).items() if hasattr(FunctionOptions, name)}
         culprit = numerics(bundle, NumericsOptions(against=str(good.path), **called)).culprit
         return () if culprit is None else culprit.ops
+
+
+def _level(words: Sequence[str]) -> int:
+    """The level that a flag sets; 0, the compiler's default, without the flag."""
+    number = words[-1][-1:] if words else ""
+    return int(number) if number.isdecimal() else 0
 
 
 def _compare(before: Sequence[Path], after: Sequence[Path]) -> Comparison:

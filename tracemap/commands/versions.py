@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.capture.run_names import free_recording_names
-from tracemap.core.codec import Record, decode, encode
+from tracemap.core.codec import Count, Record, decode, encode
 from tracemap.core.errors import BundleInvalid, ModelInvalid, TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.core.files import atomic_file
-from tracemap.core.releases import environment, release_of, run_with
+from tracemap.core.releases import environment, is_at_least, release_of, run_with
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import Integer, Unknown
 from tracemap.ir.parsing import BYTECODE_MAGIC
@@ -159,27 +161,45 @@ class Versions:
 # ---- recordings
 
 
+class Pair(Record, frozen=True):
+    """Two recordings in succession: the median times of an invocation, and the files of the runs in the bundles.
+
+    Without files, IREE's own benchmark measured the times: its releases before 3.12 record no profiles.
+    """
+
+    before_ns: Count
+    after_ns: Count
+    before: str = ""
+    after: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The time after relative to the time before."""
+        return self.after_ns / self.before_ns
+
+
 class _Pairs(Record, frozen=True):
-    """Recordings of two bundles, by the names of their files in the bundles; `call`: the options of the call."""
+    """The recordings of two versions; `call`: the options of the call."""
 
     call: tuple[str, ...]
     seconds: float
-    runs: tuple[tuple[str, str], ...] = ()
+    pairs: tuple[Pair, ...] = ()
 
 
 _MOST_DOUBLINGS: Final = 6
+_FIRST_WITH_PROFILES: Final = (3, 12)
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Runs of two versions in pairs; a file in the folder lists them, so that an interrupted search goes on."""
+    """Recordings of two versions in alternation; a file in the folder lists them, so that a search can go on."""
 
     versions: Versions
     sides: tuple[Version, Version]
     options: BisectOptions
 
-    def runs(self, count: int) -> list[tuple[Path, Path]]:
-        """The first runs of both versions, in pairs; those that are missing are recorded.
+    def pairs(self, count: int) -> tuple[Pair, ...]:
+        """The first recordings of both versions; those that are missing are made.
 
         Every second pair is recorded in the other order, since the order may affect times.
 
@@ -187,17 +207,29 @@ class Recordings:
             UsageInvalid: an invocation takes far longer than the time limit.
             TracemapError: see `commands.record.record`.
         """
-        before, after = (self.versions.bundle(version) for version in self.sides)
-        pairs = self._stored()
-        while len(pairs.runs) < count:
-            sides = (0, 1) if len(pairs.runs) % 2 == 0 else (1, 0)
-            recorded = {side: self._record(self.sides[side], pairs.seconds) for side in sides}
-            if any(isinstance(_median(run), Unknown) for run in recorded.values()):
-                pairs = self._with_more_time(pairs)
+        known = self._stored()
+        while len(known.pairs) < count:
+            sides = (0, 1) if len(known.pairs) % 2 == 0 else (1, 0)
+            measured = {side: self._measured(self.sides[side], known.seconds) for side in sides}
+            (before_ns, before), (after_ns, after) = measured[0], measured[1]
+            if isinstance(before_ns, Unknown) or isinstance(after_ns, Unknown):
+                known = self._with_more_time(known)
             else:
-                pairs = structs.replace(pairs, runs=(*pairs.runs, (recorded[0].name, recorded[1].name)))
-                _write(self._file, encode(pairs))
-        return [(before.runs_path / one, after.runs_path / other) for one, other in pairs.runs[:count]]
+                known = structs.replace(known, pairs=(*known.pairs, Pair(before_ns, after_ns, before, after)))
+                _write(self._file, encode(known))
+        return known.pairs[:count]
+
+    def runs(self) -> tuple[list[Path], list[Path]]:
+        """The runs of both versions; none if they were measured without profiles."""
+        pairs = [pair for pair in self._stored().pairs if pair.before]
+        before, after = self._folders
+        return [before / pair.before for pair in pairs], [after / pair.after for pair in pairs]
+
+    @property
+    def _folders(self) -> tuple[Path, Path]:
+        """The folders of the runs of both versions."""
+        before, after = (self.versions.path(version) / "runs" for version in self.sides)
+        return before, after
 
     @property
     def _file(self) -> Path:
@@ -208,22 +240,29 @@ class Recordings:
         """The recordings of an earlier search with the same call; none if their files are gone."""
         fresh = _Pairs(tuple(call_words(self.options)), self.options.seconds)
         try:
-            pairs = decode(self._file.read_bytes(), _Pairs)
+            known = decode(self._file.read_bytes(), _Pairs)
         except (OSError, ValueError):
             return fresh
-        folders = [self.versions.path(version) / "runs" for version in self.sides]
-        present = all(
-            (folder / run).is_file() for pair in pairs.runs for folder, run in zip(folders, pair, strict=True)
-        )
-        return pairs if present and pairs.call == fresh.call else fresh
+        before, after = self._folders
+        present = all((before / pair.before).exists() and (after / pair.after).exists() for pair in known.pairs)
+        return known if present and known.call == fresh.call else fresh
 
-    def _with_more_time(self, pairs: _Pairs) -> _Pairs:
+    def _with_more_time(self, known: _Pairs) -> _Pairs:
         """Recordings of twice the time: too few invocations fit into it to measure one."""
-        if pairs.seconds >= self.options.seconds * 2**_MOST_DOUBLINGS:
+        if known.seconds >= self.options.seconds * 2**_MOST_DOUBLINGS:
             raise UsageInvalid(
                 f"--seconds {self.options.seconds:g}: an invocation takes far longer; pass a longer time"
             )
-        return _Pairs(pairs.call, pairs.seconds * 2)
+        return _Pairs(known.call, known.seconds * 2)
+
+    # ---- measuring
+
+    def _measured(self, version: Version, seconds: float) -> tuple[Integer, str]:
+        """The median time of an invocation, and the file of the run."""
+        if all(is_at_least(each.release, _FIRST_WITH_PROFILES) for each in self.sides):
+            run = self._record(version, seconds)
+            return read_run(run).header.invocation.median_ns, run.name
+        return self._benchmark(version, seconds), ""
 
     def _record(self, version: Version, seconds: float) -> Path:
         from tracemap.commands.record import record
@@ -232,24 +271,23 @@ class Recordings:
         if python is None:
             return record(bundle, RecordOptions(**call_of(self.options), seconds=seconds, launches=1)).path
         bundle.runs_path.mkdir(exist_ok=True)
-        path = (
-            bundle.runs_path
-            / f"{next(free_recording_names([each.name for each in bundle.runs_path.iterdir()]))}.parquet"
-        )
+        taken = [path.name for path in bundle.runs_path.iterdir()]
+        path = bundle.runs_path / f"{next(free_recording_names(taken))}.parquet"
         words: list[str | Path] = ["record", bundle.path, "-o", path, "--seconds", str(seconds), "--launches", "1"]
-        run_with(python, [*words, *self.versions.input_words(self.options), *call_words(self.options)])
+        run_with(python, [*words, *self._call()])
         return path
 
+    def _benchmark(self, version: Version, seconds: float) -> int:
+        """The time of an invocation by IREE's own benchmark, summed over functions."""
+        python = self.versions.interpreter(version.release) or Path(sys.executable)
+        bundle = self.versions.bundle(version).path
+        words: list[str | Path] = ["benchmark", bundle, "--min-time", str(seconds), "--time-unit", "ns"]
+        printed = run_with(python, [*words, "--format", "json", *self._call()])
+        times: list[float] = [each["real_time"] for each in json.loads(printed)["benchmarks"]]
+        return round(sum(times))
 
-def _median(run: Path) -> Integer:
-    return read_run(run).header.invocation.median_ns
-
-
-def median_ns(run: Path) -> int:
-    """The median time of an invocation in one of these recordings."""
-    median = _median(run)
-    assert isinstance(median, int)  # others are recorded again
-    return median
+    def _call(self) -> list[str]:
+        return [*self.versions.input_words(self.options), *call_words(self.options)]
 
 
 def call_words(options: CallOptions) -> list[str]:

@@ -57,6 +57,15 @@ def _order(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")))
 
 
+def is_at_least(release: str, first: tuple[int, ...]) -> bool:
+    """Whether a release is not older than another.
+
+    >>> is_at_least("3.9.0", (3, 12))
+    False
+    """
+    return not _NUMBER.fullmatch(release) or _order(release) >= first
+
+
 def environment(release: str, progress: Progress) -> Path:
     """The interpreter of an environment with a release of IREE, in the user's cache folder; installed on first use.
 
@@ -95,8 +104,8 @@ def _see_packages_of_this(python: Path) -> None:
     (purelib / "tracemap-packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run_with(python: Path, words: Sequence[str | Path]) -> None:
-    """Run a command of tracemap with an environment's interpreter.
+def run_with(python: Path, words: Sequence[str | Path]) -> str:
+    """Run a command of tracemap with an environment's interpreter; returns its output.
 
     Raises:
         ToolFailed: it failed; the message is its own.
@@ -104,3 +113,4 @@ def run_with(python: Path, words: Sequence[str | Path]) -> None:
     done = run_tool([python, "-m", "tracemap", *words])
     if done.returncode != 0:
         raise ToolFailed(done.stderr.strip().removeprefix("tracemap: error: ") or f"status {done.returncode}")
+    return done.stdout

@@ -153,3 +153,39 @@ def missing_locations_error(flags: Sequence[str]) -> UsageInvalid:
 def may_take_value(word: str) -> bool:
     """Whether the next word may be the value of a flag: it is a flag, without a value of its own."""
     return word.startswith("-") and word not in ("-", "--") and "=" not in word
+
+
+# ---- levels of optimization
+
+OPT_LEVEL: Final = "iree-opt-level"
+_FLAG_IN_HELP: Final = re.compile(r"^ +--([\w-]+)")
+_DEFAULT_AT_LEVEL: Final = re.compile(r"^ +At optimization level O(\d) the default is (\w+)")
+
+
+def level_defaults(help_text: str) -> dict[str, dict[int, str]]:
+    """The flags whose default depends on `--iree-opt-level`: the default from each level on, by name.
+
+    Args:
+        help_text: what `iree-compile --help-hidden` prints.
+
+    >>> level_defaults("  --a   - Text.\\n      At optimization level O2 the default is true\\n")
+    {'a': {2: 'true'}}
+    """
+    defaults: dict[str, dict[int, str]] = {}
+    name = ""
+    for line in help_text.splitlines():
+        if flag := _FLAG_IN_HELP.match(line):
+            name = flag[1]
+        elif at_level := _DEFAULT_AT_LEVEL.match(line):
+            defaults.setdefault(name, {})[int(at_level[1])] = at_level[2]
+    return defaults
+
+
+def level_differences(defaults: dict[str, dict[int, str]], before: int, after: int) -> list[tuple[str, str]]:
+    """The flags that a level sets otherwise than another, with their value at the level before."""
+    differences = []
+    for name, values in defaults.items():
+        old, new = (values[max((at for at in values if at <= level), default=min(values))] for level in (before, after))
+        if old != new:
+            differences.append((f"--{name}", f"--{name}={old}"))
+    return differences
