@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
 from tracemap.commands.doctor import Findings
+from tracemap.compare.bisection import Bisection
 from tracemap.compare.model import Comparison, Comparisons
 from tracemap.core.codec import Document, pretty_json
 from tracemap.kernels.model import Bench, Numerics, Swapped, Tune
@@ -50,6 +51,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
     "diffs": (Comparisons, "tracemap diff --baseline"),
+    "bisect": (Bisection, "tracemap bisect"),
     "stats": (ShownStats, "tracemap stats"),
     "doctor": (Findings, "tracemap doctor"),
     "bench": (Bench, "tracemap bench"),

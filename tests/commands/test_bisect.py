@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from tests.support import SAMPLES, check_cli, run_cli
+from tests.support import SAMPLES, check_cli, json_cli, run_cli
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 PAIR = ("--iree-llvmcpu-loop-vectorization=true", "--iree-llvmcpu-loop-unrolling=true")
@@ -24,13 +26,15 @@ def build(folder: Path, name: str, *flags: str, model: Path = MODEL) -> Path:
 
 
 def causes_in(printed: str) -> list[str]:
-    return [line.strip() for line in printed.splitlines() if line.startswith("  ") and "tracemap" not in line]
+    """The differences of all causes: what is indented by two, except for titles and commands."""
+    lines = [line[2:] for line in printed.splitlines() if line.startswith("  ")]
+    return [line for line in lines if not line.startswith((" ", "Ops:", "tracemap"))]
 
 
 def test_smallest_sets_of_flags_that_make_a_module_larger(tmp_path: Path) -> None:
-    """The truth is the size of all modules that are built with some of four flags."""
-    flags = (PAIR[0], HARMLESS[0], PAIR[1], HARMLESS[1])
-    sets = [chosen for size in range(5) for chosen in combinations(flags, size)]
+    """The truth is the size of all modules that are built with some of three flags."""
+    flags = (PAIR[0], HARMLESS[0], PAIR[1])
+    sets = [chosen for size in range(4) for chosen in combinations(flags, size)]
     sizes = {}
     for chosen in sets:
         sizes[frozenset(chosen)] = (build(tmp_path, "some", *chosen) / "module.vmfb").stat().st_size
@@ -45,13 +49,65 @@ def test_smallest_sets_of_flags_that_make_a_module_larger(tmp_path: Path) -> Non
     found = frozenset(causes_in(printed))
     assert found in smallest if len(smallest) == 1 else found <= set(PAIR)
     assert ("only together" in printed) == (smallest == [frozenset(PAIR)])
-    check_cli("diff", *printed.splitlines()[-1].split()[2:])
+    diff, again = printed.splitlines()[-2:]
+    check_cli("diff", *diff.split()[2:])
+    check_cli(*again.replace("NEW.tracemap", str(tmp_path / "again.tracemap")).split()[1:])
+    cause = json_cli("bisect", *words, "-o", tmp_path / "builds")["causes"][0]
+
+    size = (tmp_path / "again.tracemap" / "module.vmfb").stat().st_size
+    assert abs(size - cause["value"]["value"]) < 100  # the module has the name of the model's file
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("builds/*/module.vmfb")}
-    assert 2 < len(stamps) <= 4 * 2 + 4
+    assert 2 < len(stamps) <= 4 * math.log2(3) + 4
     assert check_cli("bisect", *words, "-o", tmp_path / "builds") == printed
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("builds/*/module.vmfb")} == stamps
     backwards = check_cli("bisect", words[1], words[0], *words[2:], "-o", tmp_path / "builds")
     assert "No cause" in backwards
+
+
+CHAIN = """\
+func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {
+  %a = stablehlo.dot %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %b = stablehlo.tanh %a : tensor<4x8xf32>
+  return %b : tensor<4x8xf32>
+}
+"""
+
+
+def test_the_edit_that_changes_outputs(tmp_path: Path) -> None:
+    """Of three edits, one takes another function; lines are those of the second model."""
+    (tmp_path / "before.mlir").write_text(CHAIN, encoding="utf-8")
+    edited = CHAIN.replace("  %b", "  %n = stablehlo.negate %x : tensor<4x8xf32>\n  %b").replace("tanh %a", "cosine %a")
+    edited = edited.replace("dot %x", "dot %m").replace(
+        "  %a", "  %m = stablehlo.maximum %x, %x : tensor<4x8xf32>\n  %a"
+    )
+    (tmp_path / "after.mlir").write_text(edited, encoding="utf-8")
+    good = build(tmp_path, "good", model=tmp_path / "before.mlir")
+    found = json_cli("bisect", good, tmp_path / "after.mlir", "--metric", "outputs", "-o", tmp_path / "builds")
+    (cause,) = found["causes"]
+    assert len(found["differences"]) == 3
+    assert [each["kind"] for each in cause["differences"]] == ["edit"]
+    assert [(op["name"], op["line"]) for op in cause["ops"]][:1] == [("stablehlo.cosine", 5)]
+
+
+def test_the_edit_on_which_the_compiler_crashes(tmp_path: Path) -> None:
+    (tmp_path / "before.mlir").write_text(CHAIN, encoding="utf-8")
+    empty = """\
+  %p = stablehlo.slice %a [0:4, 0:0] : (tensor<4x8xf32>) -> tensor<4x0xf32>
+  %q = stablehlo.slice %w [0:0, 0:8] : (tensor<8x8xf32>) -> tensor<0x8xf32>
+  %r = stablehlo.dot %p, %q : (tensor<4x0xf32>, tensor<0x8xf32>) -> tensor<4x8xf32>
+  %n = stablehlo.negate %r : tensor<4x8xf32>
+  %b"""
+    edited = CHAIN.replace("  %b", empty, 1).replace("tanh %a", "tanh %n")
+    (tmp_path / "after.mlir").write_text(edited, encoding="utf-8")
+    good = build(tmp_path, "good", model=tmp_path / "before.mlir")
+    options = ("--metric", "crash", "-o", tmp_path / "builds", "--format", "json")
+    words = ("bisect", good, tmp_path / "after.mlir", *options, "--", HARMLESS[0])
+    found = json.loads(check_cli(*words))
+    (cause,) = found["causes"]
+    assert "SIGFPE" in cause["message"]
+    assert {op["line"] for op in cause["ops"]} <= set(range(3, 8))
+    assert cause["bundle"] is None
+    assert json.loads(check_cli(*words)) == found
 
 
 @pytest.mark.long
@@ -74,8 +130,8 @@ def test_equal_code_has_no_cause(tmp_path: Path) -> None:
 def test_what_cannot_be_bisected(tmp_path: Path) -> None:
     good = build(tmp_path, "good")
     for other, message in (
-        (good, "with the same flags"),
-        (build(tmp_path, "other", HARMLESS[0], model=SAMPLES / "models" / "hand_attention.mlir"), "different models"),
+        (good, "have the same model, flags and release of IREE"),
+        (tmp_path / "none.mlir", "No such file"),
     ):
         done = run_cli("bisect", good, other, "-o", tmp_path / "builds")
         assert done.returncode == 2

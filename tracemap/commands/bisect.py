@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,8 @@ _COMPILATIONS: Final = 3
 """Pairs of compilations at first; twice as many near the limit."""
 _MOST_OPS: Final = 10
 """Ops that are named for a cause."""
+_FEW_DIFFERENCES: Final = 8
+"""For fewer differences, as many builds may be made as for this number: 4 log2 n + 4."""
 _FAILED: Final = Value(1.0, 1.0, 1.0)
 _FINE: Final = Value(0.0, 0.0, 0.0)
 
@@ -481,7 +484,10 @@ class _Search:
             forced = [value for number, (_, value) in enumerate(parts) if number not in kept]
             return self._test(replace(version, flags=(*version.flags, *forced))).is_bad
 
-        if not parts or version.release != self.versions.own_release or is_bad(frozenset()):
+        if not parts or version.release != self.versions.own_release:
+            return ""
+        needed = len(self.tested) + 2 * math.log2(len(parts)) + 3
+        if needed > 4 * math.log2(max(len(self.differences), _FEW_DIFFERENCES)) + 4 or is_bad(frozenset()):
             return ""
         sets = find_causes(len(parts), is_bad)
         names = [" with ".join(parts[number][0] for number in each) for each in sets]
