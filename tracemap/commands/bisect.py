@@ -210,8 +210,8 @@ class _Search:
     unmixed: int = 0
     """Sets of edits that make no valid model, and count as good."""
     tested: dict[Version, _Tested] = field(default_factory=dict)
-    measured: dict[str, Value] = field(default_factory=dict)
-    """Costs by the module's SHA-256."""
+    measured: dict[str, tuple[Version, Value]] = field(default_factory=dict)
+    """The first version with a module, and its cost, by the module's SHA-256."""
     mixed: dict[bytes, MixedModel] = field(default_factory=dict)
     """Models in between, by their content."""
 
@@ -341,8 +341,9 @@ class _Search:
         if sha256 not in self.measured:
             is_good = sha256 == self.versions.bundle(self.good).graph.module.sha256
             is_ratio = self.options.metric in RATIOS
-            self.measured[sha256] = Value(1.0, 1.0, 1.0) if is_good and is_ratio else self._measured(version)
-        return self.measured[sha256]
+            value = Value(1.0, 1.0, 1.0) if is_good and is_ratio else self._measured(version)
+            self.measured[sha256] = version, value
+        return self.measured[sha256][1]
 
     def _measured(self, version: Version) -> Value:
         match self.options.metric:
@@ -543,7 +544,7 @@ class _Search:
         changes: list[tuple[Text, Integer]]
         match self.options.metric:
             case "time":
-                before, after = Recordings(self.versions, (self.good, version), self.options).runs()
+                before, after = Recordings(self.versions, (self.good, self._recorded(version)), self.options).runs()
                 findings = _compare(before, after).findings if before else ()
                 changes = [(each.after, _difference(each.median_before, each.median_after)) for each in findings]
             case "compile_time":
@@ -561,6 +562,14 @@ class _Search:
         known: dict[str, OpId] = {op.id: op.id for op in bundle.graph.ops}
         rising = [(op, change) for op, change in changes if isinstance(change, Unknown) or change > 0]
         return [(known[op], change) for op, change in rising if isinstance(op, str) and op in known]
+
+    def _recorded(self, version: Version) -> Version:
+        """The version whose recordings stand for a version: one with the same module and model, or its own."""
+        other, _ = self.measured[self.versions.bundle(version).graph.module.sha256]
+        if other.model == version.model:
+            return other
+        Recordings(self.versions, (self.good, version), self.options).pairs(self.options.repeat)
+        return version
 
     def _wrong_ops(self, bundle: Bundle, good: Bundle) -> Sequence[str]:
         """The ops of the first dispatch whose result departs from the good build's."""
