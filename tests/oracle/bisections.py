@@ -271,19 +271,36 @@ def size_by_flags(shop: Workshop) -> Verdict:
     for cause, changed in zip(result["causes"], found, strict=True):
         right.append(shop.size(model, flags_of(changed)) >= limit)
         right += [shop.size(model, flags_of([each for each in changed if each != one])) < limit for one in changed]
-        growth = {}
-        for op in ops:
-            alone = shop.write("alone.mlir", program(sizes, [op]))
-            shop.sizes = {key: value for key, value in shop.sizes.items() if key[0] != str(alone)}
-            growth[op] = shop.size(alone, flags_of(changed)) - shop.size(alone, sides[0])
-        worst = max(growth, key=growth.__getitem__)
-        if cause["ops"] and growth[worst] >= 2 * sorted(growth.values())[-2] and growth[worst] > 256:
-            ops_right.append(cause["ops"][0]["name"] == worst)
+        ops_right.append(_op_verdict(shop, sizes, cause, [(op, sides[0], flags_of(changed)) for op in ops]))
     rest = [text for text in texts if all(text not in changed for changed in found)]
     right.append(shop.size(model, flags_of(rest)) < limit)
     said = " | ".join(" + ".join(changed) for changed in found)
-    judged = _judged(*ops_right) if ops_right else "unknown"
-    return Verdict("flags, size", all(right) and bool(found), judged, result["builds"], len(texts), said)
+    return Verdict("flags, size", all(right) and bool(found), _worst(ops_right), result["builds"], len(texts), said)
+
+
+def _op_verdict(
+    shop: Workshop,
+    sizes: dict[str, int],
+    cause: Json,
+    sides: Sequence[tuple[str, Sequence[str], Sequence[str]]],
+    releases: tuple[str, str] = ("", ""),
+) -> str:
+    """Whether the first op is one that, in a module of its own, grows at least half as much as the worst.
+
+    `sides`: ops with their flags before and after.
+    """
+    growth = {}
+    for op, before, after in sides:
+        alone = shop.write(f"{op}.mlir", program(sizes, [op]))
+        growth[op] = shop.size(alone, after, releases[1]) - shop.size(alone, before, releases[0])
+    most = max(growth.values())
+    if not cause["ops"]:
+        return "unknown" if most <= 64 else "wrong"  # modules are padded
+    return _judged(growth.get(cause["ops"][0]["name"], 0) >= most / 2)
+
+
+def _worst(verdicts: Sequence[str]) -> str:
+    return next((each for each in ("wrong", "right") if each in verdicts), "unknown")
 
 
 def _plain(shown: str) -> str:
@@ -342,8 +359,11 @@ def releases(shop: Workshop) -> Verdict:
     wanted = next(place for place in range(3) if by_release[place] >= low + 2 / 3 * (high - low)) if high > low else -1
     said = " | ".join(" + ".join(each["text"] for each in cause["differences"]) for cause in result["causes"])
     expected = f"IREE {chain[wanted]} (before: {chain[wanted - 1]})" if wanted >= 0 else ""
+    sides: list[tuple[str, list[str], list[str]]] = [(op, [], []) for op in ops]
+    changed = (chain[wanted - 1], chain[wanted])
+    judged = [_op_verdict(shop, sizes, cause, sides, changed) for cause in result["causes"]]
     return Verdict(
-        "releases", said == expected, "unknown", result["builds"], len(flags) + 2, f"{said or 'none'} {by_release}"
+        "releases", said == expected, _worst(judged), result["builds"], len(flags) + 2, f"{said or 'none'} {by_release}"
     )
 
 
