@@ -46,7 +46,7 @@ def test_the_same_run_has_no_problem(compared: tuple[Path, Path], tmp_path: Path
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert json.loads(files[0].read_text())["runs"][0]["results"] == []
     assert ElementTree.parse(files[1]).getroot().get("failures") == "0"
-    assert files[2].read_text().startswith("### tracemap: no problem that fails the check")
+    assert files[2].read_text().startswith("### tracemap: no problem in this check")
 
 
 def test_a_slower_run_fails_at_its_line_of_python(compared: tuple[Path, Path], tmp_path: Path) -> None:

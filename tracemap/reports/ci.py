@@ -191,8 +191,8 @@ def _property(text: str) -> str:
 def markdown(comparison: Comparison, problems: Sequence[Problem]) -> str:
     """A summary: the verdict, the time of an invocation, and a table of problems."""
     errors = sum(problem.level == "error" for problem in problems)
-    verdict = f"{plural(errors, 'problem')} that fail the check" if errors else "no problem that fails the check"
-    lines = [f"### tracemap: {verdict}", "", *_times(comparison), ""]
+    verdict = f"{plural(errors, 'problem')} in this check" if errors else "no problem in this check"
+    lines = [f"### tracemap: {verdict}", "", *(f"- {line}" for line in _times(comparison)), ""]
     if problems:
         lines += ["| | where | what |", "|---|---|---|"]
         lines += [f"| {problem.level} | {_code(_place(problem))} | {_cell(problem.message)} |" for problem in problems]
