@@ -296,6 +296,18 @@ class CheckOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class LspOptions(Options):
+    """Options of `lsp`: what to do instead of serving."""
+
+    bundle: Path | None = option(
+        None,
+        "Print the costs that an editor would show for this bundle, as JSON, instead of serving.",
+        "--print",
+        metavar="BUNDLE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DiffOptions(Options):
     """Options of `diff`: how to compare two runs or bundles, and outputs."""
 

@@ -1,0 +1,287 @@
+"""Bundles below the folders of an editor, and their costs at the lines of its documents."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracemap.core.errors import BundleInvalid, TracemapError
+from tracemap.core.files import read_stored_file
+from tracemap.core.process import children
+from tracemap.core.process.temporary_files import temporary_folder
+
+if TYPE_CHECKING:
+    from tracemap.reports.editor import FileCosts, LineCosts
+
+_MOST_FOLDERS: Final = 20_000
+"""Most folders of a workspace that are searched for bundles."""
+_NOT_SEARCHED: Final = frozenset({"node_modules", "__pycache__", "site-packages", "venv"})
+_LARGEST_TEXT: Final = 32 << 20
+"""Most characters of a document. Larger ones have no costs, so that the editor need not wait."""
+_SECONDS: Final = 300.0
+"""Time limit for the costs of a bundle."""
+_MOST_BUNDLES: Final = 3
+"""Most bundles whose costs a document shows: those with the newest runs."""
+_LEAST_UNCHANGED: Final = 0.5
+"""Least part of a file's lines with costs that must be unchanged in a document of the same name."""
+
+State = tuple[tuple[str, int, int], ...]
+"""Names, sizes and times of the files of a bundle that its costs depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """A source file of a bundle: its text when it was built, and the costs of its lines."""
+
+    bundle: Path
+    costs: FileCosts
+    lines: tuple[str, ...]
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is the model, and not a Python file."""
+        return "/" not in self.costs.path
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text in an editor. `name`: the last part of its path; `lines`: without line ends."""
+
+    name: str
+    lines: tuple[str, ...]
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it has no costs because of its size."""
+        return sum(map(len, self.lines)) > _LARGEST_TEXT
+
+
+def split_lines(text: str) -> tuple[str, ...]:
+    r"""The lines of a text as editors count them: `\n`, `\r\n` and `\r` end a line."""
+    return tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCosts:
+    """Costs of a bundle at the lines of a document, by line from 1. `is_older`: it was edited since the build."""
+
+    bundle: Path
+    lines: Mapping[int, LineCosts]
+    is_older: bool
+
+
+@dataclass
+class BundleFolder:
+    """What is known about a bundle. `problem`: why it has no costs; empty if it has."""
+
+    path: Path
+    state: State
+    files: tuple[MeasuredFile, ...] = ()
+    problem: str = ""
+
+    @property
+    def newest_run_ns(self) -> int:
+        """Time of its newest run."""
+        return max((time_ns for name, _, time_ns in self.state if name.startswith("run-")), default=0)
+
+
+@dataclass
+class BundleSearch:
+    """The bundles below the folders of a workspace that belong to its open documents."""
+
+    bundles: dict[Path, BundleFolder] = field(default_factory=dict)
+    _places: list[Path] = field(default_factory=list)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """End the work soon, from another thread."""
+        self._stopped.set()
+
+    def search(self, folders: Sequence[Path]) -> None:
+        """Find the bundles below folders."""
+        self._places = list(find_bundles(folders))
+
+    def update(self, names: Iterable[str]) -> list[BundleFolder]:
+        """Read the costs of new and changed bundles of documents with these names; returns the bundles that changed."""
+        documents = set(names)
+        changed = []
+        for place in self._places:
+            if self._stopped.is_set():
+                break
+            state = state_of(place)
+            known = self.bundles.get(place)
+            if not state or not _may_have(place, documents):
+                if not state and self.bundles.pop(place, None) is not None:
+                    changed.append(BundleFolder(place, state))
+            elif known is None or known.state != state:
+                self.bundles[place] = self._read(place, state)
+                changed.append(self.bundles[place])
+        for gone in self.bundles.keys() - set(self._places):
+            changed.append(self.bundles.pop(gone))
+        return changed
+
+    def _read(self, place: Path, state: State) -> BundleFolder:
+        if not any(name.startswith("run-") for name, _, _ in state):
+            return BundleFolder(place, state, problem="it has no run")
+        try:
+            files = tuple(self._measured_files(place))
+        except (TracemapError, OSError, ValueError) as error:
+            return BundleFolder(place, state, problem=str(error))
+        return BundleFolder(place, state, files)
+
+    def _measured_files(self, place: Path) -> Iterator[MeasuredFile]:
+        """Read the costs in a process of its own: a damaged bundle cannot end the server, or keep it from answering."""
+        from tracemap.core.codec import decode_document
+        from tracemap.map.bundle import SOURCE_FOLDER, path_in_bundle
+        from tracemap.reports.editor import BundleCosts
+
+        with temporary_folder() as folder:
+            output, problems = folder / "costs.json", folder / "problems.txt"
+            with output.open("wb") as stdout, problems.open("wb") as stderr:
+                command = [sys.executable, "-m", "tracemap", "lsp", "--print", place.absolute()]
+                child = children.start(command, stdout=stdout.fileno(), stderr=stderr.fileno())
+                try:
+                    self._wait_for(child, place)
+                finally:
+                    children.end(child)
+            if child.returncode:
+                message = problems.read_text(errors="replace").strip().splitlines()
+                raise BundleInvalid(message[-1] if message else f"{place}: reading it ended with {child.returncode}")
+            costs = decode_document(output.read_bytes(), BundleCosts)
+        for file in costs.files:
+            path = path_in_bundle(place, f"{SOURCE_FOLDER}/{file.path}")
+            if file.lines and path.is_file() and path.stat().st_size <= _LARGEST_TEXT:
+                text = read_stored_file(path, BundleInvalid).decode(errors="replace")
+                yield MeasuredFile(place, file, split_lines(text))
+
+    def _wait_for(self, child: children.Child, place: Path) -> None:
+        for _ in range(int(_SECONDS / _SLICE_S)):
+            if children.ended_within(child, _SLICE_S):
+                return
+            if self._stopped.is_set():
+                break
+        raise BundleInvalid(f"{place}: its costs take longer than {_SECONDS:.0f} s")
+
+    def costs_at(self, document: Document) -> list[DocumentCosts]:
+        """The costs at a document's lines, of the bundles that it belongs to, those with the newest runs first.
+
+        A document belongs to the bundles that were built from the same text. Without one, it belongs to those with a
+        file of its name, of which at least half of the lines with costs are unchanged.
+        """
+        if document.is_too_large:
+            return []
+        newest = sorted(self.bundles.values(), key=lambda bundle: (-bundle.newest_run_ns, bundle.path))
+        files = [file for bundle in newest for file in bundle.files if _is_same_kind(document.name, file)]
+        same = [file for file in files if _is_same_text(document, file)]
+        if same:
+            found = [DocumentCosts(file.bundle, {line.line: line for line in file.costs.lines}, False) for file in same]
+            return found[:_MOST_BUNDLES]
+        moved = (_moved(document, file) for file in files if _has_name(document.name, file))
+        return [costs for costs in moved if costs is not None][:_MOST_BUNDLES]
+
+
+_SLICE_S: Final = 0.1
+
+
+def find_bundles(folders: Sequence[Path]) -> Iterator[Path]:
+    """The bundles below folders; hidden folders and installed packages are not searched."""
+    from tracemap.map.bundle import SUFFIX
+
+    searched, seen = 0, set[Path]()
+    for folder in folders:
+        for place, names, _ in os.walk(folder):
+            searched += 1
+            if searched > _MOST_FOLDERS:
+                return
+            bundles = sorted(name for name in names if name.endswith(SUFFIX))
+            for name in bundles:
+                path = Path(place, name)
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+            skipped = {*bundles, *_NOT_SEARCHED}
+            names[:] = sorted(name for name in names if name not in skipped and not name.startswith("."))
+
+
+def state_of(bundle: Path) -> State:
+    """The state of a bundle's map and runs; empty if it is no bundle, or only a part of one."""
+    from tracemap.map.bundle import RUNS_FOLDER
+
+    files = [bundle / "map.json"]
+    try:
+        with os.scandir(bundle / RUNS_FOLDER) as entries:
+            files += [Path(entry.path) for entry in entries if entry.name.startswith("run-")]
+    except OSError:
+        pass
+    state = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        state.append((file.name, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(state)) if any(name == "map.json" for name, _, _ in state) else ()
+
+
+def _may_have(bundle: Path, names: Iterable[str]) -> bool:
+    """Whether a bundle has a source file of the kind of one of these documents."""
+    from tracemap.map.bundle import SOURCE_FOLDER
+
+    source = bundle / SOURCE_FOLDER
+    suffixes = {Path(name).suffix for name in names}
+    try:
+        if suffixes - {".py"} and any(entry.is_file() for entry in os.scandir(source)):
+            return True
+        return ".py" in suffixes and any(os.scandir(source / "python"))
+    except OSError:
+        return False
+
+
+def _is_same_kind(name: str, file: MeasuredFile) -> bool:
+    return name.endswith(".py") != file.is_model
+
+
+def _has_name(name: str, file: MeasuredFile) -> bool:
+    return Path(file.costs.name).name == name
+
+
+def _is_same_text(document: Document, file: MeasuredFile) -> bool:
+    return _without_literals(document, file) == file.lines
+
+
+def _without_literals(document: Document, file: MeasuredFile) -> tuple[str, ...]:
+    """The lines of a document as a bundle keeps them: with names for long literals, such as weights."""
+    from tracemap.map.map_json import extract_literals
+
+    if document.lines == file.lines or not file.is_model:
+        return document.lines
+    return tuple(extract_literals("\n".join(document.lines), {})[0].split("\n"))
+
+
+def _moved(document: Document, file: MeasuredFile) -> DocumentCosts | None:
+    """Costs at the unchanged lines of an edited document; None if too few of them are unchanged."""
+    moved = moved_lines(file.lines, _without_literals(document, file))
+    lines = {moved[line.line]: line for line in file.costs.lines if line.line in moved}
+    if len(lines) < _LEAST_UNCHANGED * len(file.costs.lines):
+        return None
+    return DocumentCosts(file.bundle, lines, True)
+
+
+def moved_lines(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
+    """The number of each unchanged line of an old text in a new one; both from 1."""
+    most = min(len(old), len(new))
+    begin = next((index for index in range(most) if old[index] != new[index]), most)
+    end = next((index for index in range(most - begin) if old[-1 - index] != new[-1 - index]), most - begin)
+    moved = {index + 1: index + 1 for index in range(begin)}
+    moved |= {len(old) - index: len(new) - index for index in range(end)}
+    middle = SequenceMatcher(None, old[begin : len(old) - end], new[begin : len(new) - end])
+    for block in middle.get_matching_blocks():
+        for index in range(block.size):
+            moved[begin + block.a + index + 1] = begin + block.b + index + 1
+    return moved
