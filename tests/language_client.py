@@ -1,4 +1,4 @@
-"""A client of the Language Server Protocol: it starts a server, speaks JSON-RPC over its streams, and keeps all it says.
+"""A client of the Language Server Protocol: starts a server, speaks JSON-RPC over its streams, keeps all messages.
 
 Only the form of messages is here (LSP 3.17, "Base Protocol"), so that the server's library is not its own witness.
 """
@@ -64,7 +64,7 @@ class LanguageClient:
     def notify(self, method: str, parameters: object) -> None:
         self._send({"method": method, "params": parameters})
 
-    def ask(self, method: str, parameters: object, seconds: float = 60) -> Any:
+    def ask(self, method: str, parameters: object, seconds: float = 60) -> Any:  # noqa: ANN401 - any JSON
         """The result of a request; an error of the server fails."""
         self._number += 1
         self._send({"id": self._number, "method": method, "params": parameters})
@@ -73,13 +73,14 @@ class LanguageClient:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def start(self, folder: Path, capabilities: object) -> Any:
+    def start(self, folder: Path, capabilities: object) -> Message:
         """Initialize the server for a folder; returns its capabilities."""
         folders = [{"uri": folder.as_uri(), "name": folder.name}]
         parameters = {"processId": None, "rootUri": folder.as_uri(), "workspaceFolders": folders}
         answer = self.ask("initialize", {**parameters, "capabilities": capabilities})
         self.notify("initialized", {})
-        return answer["capabilities"]
+        found: Message = answer["capabilities"]
+        return found
 
     def open(self, uri: str, text: str) -> None:
         document = {"uri": uri, "languageId": "plaintext", "version": 1, "text": text}

@@ -119,7 +119,7 @@ class _Costs:
                 self.wake.clear()
                 try:
                     changed = await asyncio.to_thread(self._look, is_woken or looks % _SEARCH_EVERY == 0)
-                except Exception as error:  # noqa: BLE001 - a defect must not end the server
+                except Exception as error:
                     self._log(f"looking for bundles failed: {error}")
                     changed = False
                 looks += 1
@@ -172,7 +172,7 @@ class _Costs:
         registration = types.Registration("tracemap-bundles", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
         try:
             await self.server.client_register_capability_async(types.RegistrationParams([registration]))
-        except Exception as error:  # noqa: BLE001 - any answer of an editor
+        except Exception as error:
             self._log(f"the editor does not watch files: {error}")
             return False
         return True

@@ -144,7 +144,7 @@ class BundleSearch:
         with temporary_folder() as folder:
             output, problems = folder / "costs.json", folder / "problems.txt"
             with output.open("wb") as stdout, problems.open("wb") as stderr:
-                command = [sys.executable, "-m", "tracemap", "lsp", "--print", place.absolute()]
+                command: list[str | Path] = [sys.executable, "-m", "tracemap", "lsp", "--print", place.absolute()]
                 child = children.start(command, stdout=stdout.fileno(), stderr=stderr.fileno())
                 try:
                     self._wait_for(child, place)

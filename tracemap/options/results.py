@@ -213,7 +213,9 @@ SelfCost = Literal["ops", "kernels"]
 class ExportOptions(Options, Windowed):
     """Options of `export`: the format, its details, and how to join runs onto their bundle."""
 
-    to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
+    to: str = required(
+        f"The format: {', '.join(get_args(Format))}, or one of another package (docs/extending.md).", metavar="FORMAT"
+    )
     output: Path = option(
         Path(STANDARD_OUTPUT),
         "File to write.  [default: standard output, for text formats]",

@@ -163,7 +163,7 @@ class _Lines:
         own_ops = self._own_ops.get(line, frozenset())
         for advice in self._advice:
             if not own_ops.isdisjoint(advice.ops):
-                yield f"advice [{advice.rule.value}]: {advice.text}. Try: {advice.command}"
+                yield f"advice [{advice.rule}]: {advice.text}. Try: {advice.command}"
         yield self._run
         place = f"{short_name(self.costed.graph.sources[self.index].name)}:{line}"
         yield f"more: {shlex.join(('tracemap', 'show', self.bundle, place))}"
@@ -202,9 +202,9 @@ class _Lines:
 
     def _own_lines(self, op: Op) -> Iterator[int]:
         if not self._is_python:
-            if not isinstance(op.file, Unknown) and not isinstance(op.line, Unknown):
-                if self.costed.source_index.get(op.file) == self.index:
-                    yield op.line
+            is_here = not isinstance(op.file, Unknown) and self.costed.source_index.get(op.file) == self.index
+            if is_here and not isinstance(op.line, Unknown):
+                yield op.line
             return
         stacks = [reached.frames for reached in self.costed.reached_by_op.get(op.id, ())]
         own = user_frames(self.costed.graph, self.costed.frames_of(op))
