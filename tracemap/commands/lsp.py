@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ import click
 
 from tracemap._version import __version__
 from tracemap.commands.framework import options_command
-from tracemap.commands.workspace import BundleSearch, Document, DocumentCosts, split_lines
+from tracemap.commands.workspace import BundleSearch, Document, DocumentCosts
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
 from tracemap.options.results import AttributeOptions, LspOptions
@@ -23,6 +24,7 @@ from tracemap.options.results import AttributeOptions, LspOptions
 if TYPE_CHECKING:
     from lsprotocol import types
     from pygls.lsp.server import LanguageServer
+    from pygls.workspace import TextDocument
 
     from tracemap.reports.editor import BundleCosts, LineCosts
 
@@ -34,6 +36,8 @@ _SLOW_POLL_S: Final = 30.0
 """The same if the editor watches files, which may fail without a message."""
 _SEARCH_EVERY: Final = 5
 """Looks at known bundles for each search for new ones."""
+_GARBAGE_COLLECTION: Final = (700, 10, 10)
+"""Python's own thresholds."""
 _OLDER: Final = "measured on an older version"
 
 
@@ -118,33 +122,26 @@ class _Costs:
                 is_woken = self.wake.is_set()
                 self.wake.clear()
                 try:
-                    changed = await asyncio.to_thread(self._look, is_woken or looks % _SEARCH_EVERY == 0)
-                except Exception as error:
+                    await self._look(searches=is_woken or looks % _SEARCH_EVERY == 0)
+                except Exception as error:  # a defect must not end the server
                     self._log(f"looking for bundles failed: {error}")
-                    changed = False
                 looks += 1
                 self.looked.set()
-                if changed:
-                    self.generation += 1
-                    if self._can_refresh:
-                        self.server.workspace_code_lens_refresh(None)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.wake.wait(), period_s)
         finally:
             self.search.stop()
 
-    def _look(self, searches: bool) -> bool:
-        workspace = self.server.workspace
-        names = [document.filename or "" for document in list(workspace.text_documents.values())]
-        if not names:
-            return False
-        if searches:
-            self.search.search(self._folders())
-        changed = self.search.update(names)
-        for bundle in changed:
-            if bundle.problem:
-                self._log(f"{bundle.path}: has no costs: {bundle.problem}")
-        return bool(changed)
+    async def _look(self, *, searches: bool) -> None:
+        documents = [_document(document) for document in self.server.workspace.text_documents.values()]
+        if documents and searches:
+            await asyncio.to_thread(self.search.search, self._folders())
+        while documents and (changed := await asyncio.to_thread(self.search.next_change, documents)) is not None:
+            if changed.problem:
+                self._log(f"{changed.path}: has no costs: {changed.problem}")
+            self.generation += 1
+            if self._can_refresh:
+                self.server.workspace_code_lens_refresh(None)
 
     def _folders(self) -> list[Path]:
         from pygls.uris import to_fs_path
@@ -194,8 +191,7 @@ class _Costs:
         key = (document.version, self.generation)
         known = self._known.get(uri)
         if known is None or known[0] != key:
-            opened = Document(document.filename or "", split_lines(document.source))
-            found = await asyncio.to_thread(self.search.costs_at, opened)
+            found = await asyncio.to_thread(self.search.costs_at, _document(document))
             known = self._known[uri] = key, found
         return known[1]
 
@@ -207,6 +203,10 @@ class _Costs:
         """The costs at a line, from 0."""
         documents = await self.of_document(uri)
         return [(found, found.lines[line + 1]) for found in documents if line + 1 in found.lines]
+
+
+def _document(document: TextDocument) -> Document:
+    return Document(document.filename or "", document.source)
 
 
 def make_server() -> LanguageServer:
@@ -311,6 +311,12 @@ def command(options: LspOptions) -> None:
 
         click.echo(pretty_json(editor_costs(options.bundle)), nl=False)
         return
+    if os.isatty(0):
+        raise UsageInvalid(
+            "an editor starts this command and talks to it over standard input (docs/editors.md); "
+            "to see the costs here, use --print BUNDLE"
+        )
     server = make_server()
+    gc.set_threshold(*_GARBAGE_COLLECTION)  # other commands end soon, and collect no garbage
     stdin, stdout = _protocol_streams()
     server.start_io(stdin, stdout)

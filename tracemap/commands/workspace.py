@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -28,6 +28,8 @@ _SECONDS: Final = 300.0
 """Time limit for the costs of a bundle."""
 _MOST_BUNDLES: Final = 3
 """Most bundles whose costs a document shows: those with the newest runs."""
+_MOST_READ: Final = 32
+"""Most bundles whose costs are read: those with the newest runs."""
 _LEAST_UNCHANGED: Final = 0.5
 """Least part of a file's lines with costs that must be unchanged in a document of the same name."""
 
@@ -51,15 +53,20 @@ class MeasuredFile:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text in an editor. `name`: the last part of its path; `lines`: without line ends."""
+    """A text in an editor. `name`: the last part of its path."""
 
     name: str
-    lines: tuple[str, ...]
+    text: str
 
     @property
-    def is_too_large(self) -> bool:
-        """Whether it has no costs because of its size."""
-        return sum(map(len, self.lines)) > _LARGEST_TEXT
+    def is_python(self) -> bool:
+        """Whether it is a Python file, and no model."""
+        return self.name.endswith(".py")
+
+    @property
+    def size(self) -> int:
+        """Its bytes as a file."""
+        return len(self.text.encode(errors="replace"))
 
 
 def split_lines(text: str) -> tuple[str, ...]:
@@ -85,10 +92,10 @@ class BundleFolder:
     files: tuple[MeasuredFile, ...] = ()
     problem: str = ""
 
-    @property
-    def newest_run_ns(self) -> int:
-        """Time of its newest run."""
-        return max((time_ns for name, _, time_ns in self.state if name.startswith("run-")), default=0)
+
+def _time_of(state: State) -> int:
+    """Time of a bundle's newest run, in ns; 0 if it has none."""
+    return max((time_ns for name, _, time_ns in state if name.startswith("run-")), default=0)
 
 
 @dataclass
@@ -107,24 +114,19 @@ class BundleSearch:
         """Find the bundles below folders."""
         self._places = list(find_bundles(folders))
 
-    def update(self, names: Iterable[str]) -> list[BundleFolder]:
-        """Read the costs of new and changed bundles of documents with these names; returns the bundles that changed."""
-        documents = set(names)
-        changed = []
-        for place in self._places:
-            if self._stopped.is_set():
-                break
-            state = state_of(place)
+    def next_change(self, documents: Collection[Document]) -> BundleFolder | None:
+        """Read the costs of one new or changed bundle of these documents; None if there is none."""
+        states = {place: state_of(place) for place in self._places}
+        for gone in [place for place in self.bundles if not states.get(place)]:
+            return self.bundles.pop(gone)
+        newest = sorted((place for place, state in states.items() if state), key=lambda place: -_time_of(states[place]))
+        wanted = [place for place in newest if place in self.bundles or _may_have(place, documents)]
+        for place in wanted[:_MOST_READ]:
             known = self.bundles.get(place)
-            if not state or not _may_have(place, documents):
-                if not state and self.bundles.pop(place, None) is not None:
-                    changed.append(BundleFolder(place, state))
-            elif known is None or known.state != state:
-                self.bundles[place] = self._read(place, state)
-                changed.append(self.bundles[place])
-        for gone in self.bundles.keys() - set(self._places):
-            changed.append(self.bundles.pop(gone))
-        return changed
+            if (known is None or known.state != states[place]) and not self._stopped.is_set():
+                self.bundles[place] = self._read(place, states[place])
+                return self.bundles[place]
+        return None
 
     def _read(self, place: Path, state: State) -> BundleFolder:
         if not any(name.startswith("run-") for name, _, _ in state):
@@ -174,15 +176,17 @@ class BundleSearch:
         A document belongs to the bundles that were built from the same text. Without one, it belongs to those with a
         file of its name, of which at least half of the lines with costs are unchanged.
         """
-        if document.is_too_large:
+        if len(document.text) > _LARGEST_TEXT:
             return []
-        newest = sorted(self.bundles.values(), key=lambda bundle: (-bundle.newest_run_ns, bundle.path))
-        files = [file for bundle in newest for file in bundle.files if _is_same_kind(document.name, file)]
-        same = [file for file in files if _is_same_text(document, file)]
+        lines = split_lines(document.text)
+        known = list(self.bundles.values())  # another thread may add one
+        newest = sorted(known, key=lambda bundle: (-_time_of(bundle.state), bundle.path))
+        files = [file for bundle in newest for file in bundle.files if file.is_model != document.is_python]
+        same = [file for file in files if _as_stored(lines, file) == file.lines]
         if same:
             found = [DocumentCosts(file.bundle, {line.line: line for line in file.costs.lines}, False) for file in same]
             return found[:_MOST_BUNDLES]
-        moved = (_moved(document, file) for file in files if _has_name(document.name, file))
+        moved = (_moved(lines, file) for file in files if Path(file.costs.name).name == document.name)
         return [costs for costs in moved if costs is not None][:_MOST_BUNDLES]
 
 
@@ -229,48 +233,38 @@ def state_of(bundle: Path) -> State:
     return tuple(sorted(state)) if any(name == "map.json" for name, _, _ in state) else ()
 
 
-def _may_have(bundle: Path, names: Iterable[str]) -> bool:
-    """Whether a bundle has a source file of the kind of one of these documents."""
-    from tracemap.map.bundle import SOURCE_FOLDER
+def _may_have(bundle: Path, documents: Collection[Document]) -> bool:
+    """Whether a bundle has a source file with the name or the size of a document."""
+    from tracemap.map.bundle import PYTHON_FOLDER, SOURCE_FOLDER, safe_name
 
-    source = bundle / SOURCE_FOLDER
-    suffixes = {Path(name).suffix for name in names}
-    try:
-        if suffixes - {".py"} and any(entry.is_file() for entry in os.scandir(source)):
-            return True
-        return ".py" in suffixes and any(os.scandir(source / "python"))
-    except OSError:
-        return False
-
-
-def _is_same_kind(name: str, file: MeasuredFile) -> bool:
-    return name.endswith(".py") != file.is_model
-
-
-def _has_name(name: str, file: MeasuredFile) -> bool:
-    return Path(file.costs.name).name == name
+    names = {(safe_name(document.name), document.is_python) for document in documents}
+    sizes = {(document.size, document.is_python) for document in documents}
+    for folder, is_python in ((bundle / SOURCE_FOLDER, False), (bundle / SOURCE_FOLDER / PYTHON_FOLDER, True)):
+        try:
+            files = {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
+        except OSError:
+            continue
+        for name, size in files.items():
+            own = name.partition("-")[2] if is_python else name  # Python files have an index
+            if (own, is_python) in names or (size, is_python) in sizes:
+                return True
+    return False
 
 
-def _is_same_text(document: Document, file: MeasuredFile) -> bool:
-    return _without_literals(document, file) == file.lines
-
-
-def _without_literals(document: Document, file: MeasuredFile) -> tuple[str, ...]:
+def _as_stored(lines: tuple[str, ...], file: MeasuredFile) -> tuple[str, ...]:
     """The lines of a document as a bundle keeps them: with names for long literals, such as weights."""
     from tracemap.map.map_json import extract_literals
 
-    if document.lines == file.lines or not file.is_model:
-        return document.lines
-    return tuple(extract_literals("\n".join(document.lines), {})[0].split("\n"))
+    if lines == file.lines or not file.is_model:
+        return lines
+    return tuple(extract_literals("\n".join(lines), {})[0].split("\n"))
 
 
-def _moved(document: Document, file: MeasuredFile) -> DocumentCosts | None:
+def _moved(lines: tuple[str, ...], file: MeasuredFile) -> DocumentCosts | None:
     """Costs at the unchanged lines of an edited document; None if too few of them are unchanged."""
-    moved = moved_lines(file.lines, _without_literals(document, file))
-    lines = {moved[line.line]: line for line in file.costs.lines if line.line in moved}
-    if len(lines) < _LEAST_UNCHANGED * len(file.costs.lines):
-        return None
-    return DocumentCosts(file.bundle, lines, True)
+    moved = moved_lines(file.lines, _as_stored(lines, file))
+    costs = {moved[line.line]: line for line in file.costs.lines if line.line in moved}
+    return DocumentCosts(file.bundle, costs, True) if len(costs) >= _LEAST_UNCHANGED * len(file.costs.lines) else None
 
 
 def moved_lines(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
