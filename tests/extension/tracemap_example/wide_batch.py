@@ -1,4 +1,4 @@
-"""A rule of advice: the most expensive dispatch may run faster with a larger batch."""
+"""A rule of advice: a larger batch shares the time between kernels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from tracemap.attribution.model import Advice
 
 
 def wide_batch(program: Program, /) -> Iterator[Advice]:
-    """Advice on the most expensive dispatch of a program, if it is most of the time."""
-    for dispatch in program.dispatches[:1]:
-        if dispatch.ops and dispatch.wall_ns > program.elapsed_ns / 100:
-            text = (
-                f"{program.share(dispatch.wall_ns)} of the time is in {program.place(dispatch.ops[0])}. Widen the batch"
-            )
-            gain_ns = round(dispatch.wall_ns)
-            command = program.command("show", program.bundle, dispatch.site.id)
-            yield Advice("", text, command, dispatch.ops, gain_ns, gain_ns, gain_ns)
+    """Advice on programs with much time between kernels: half of it goes if the batch is twice as large."""
+    if program.dispatches and program.overhead_ns > program.elapsed_ns / 5:
+        share, ops = program.share(program.overhead_ns), program.dispatches[0].ops
+        text = f"{share} of the time is between kernels. Widen the batch"
+        gain_ns = round(program.overhead_ns / 2)
+        yield Advice("", text, program.recording(), ops, gain_ns, gain_ns // 2, gain_ns)
