@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 from tracemap._version import __version__
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.sanitize import without_controls
 from tracemap.core.units import format_quantity, join_names, plural
+from tracemap.reports.escaping import for_xml
 from tracemap.runs.columns import unit_of
 from tracemap.store.model import StoreSeries, StoreTrend, StoreTrends, model_headings
 
@@ -100,7 +100,7 @@ def _one_program(trends: StoreTrends, threshold_percent: float) -> tuple[StoreTr
 
 def _change(costs: Sequence[int], threshold_percent: float) -> tuple[str, str]:
     """The change of the last cost in words, and its style; empty for a single night."""
-    if len(costs) < 2:
+    if len(costs) < 2 or not any(costs[:-1]):
         return "", ""
     percent = _percent(costs)
     if abs(percent) < threshold_percent:
@@ -128,10 +128,10 @@ def _drawn(title: str, name: str, costs: Sequence[int], last: str, change: str, 
             "height": str(_HEIGHT),
             "viewBox": f"0 0 {width} {_HEIGHT}",
             "role": "img",
-            "aria-label": without_controls(title),
+            "aria-label": for_xml(title),
         },
     )
-    ElementTree.SubElement(svg, "title").text = without_controls(title)
+    ElementTree.SubElement(svg, "title").text = for_xml(title)
     ElementTree.SubElement(svg, "style").text = _STYLE
     size = {"x": "0.5", "y": "0.5", "width": str(width - 1), "height": str(_HEIGHT - 1), "rx": "3"}
     ElementTree.SubElement(svg, "rect", {"class": "back", **size})
@@ -155,7 +155,7 @@ def _width(text: str) -> float:
 
 def _write(svg: ElementTree.Element, style: str, x: float, text: str) -> None:
     element = ElementTree.SubElement(svg, "text", {"class": style, "x": f"{x:.1f}", "y": "14"})
-    element.text = without_controls(text)
+    element.text = for_xml(text)
 
 
 def _positions(costs: Sequence[int], left: float) -> list[tuple[float, float]]:
