@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built
 from tests.support import check_cli, json_cli, run_cli
