@@ -32,7 +32,7 @@ class LanguageClient:
         self.notices: list[Message] = []
         """Notifications and requests of the server, in order."""
         self.broken: list[bytes] = []
-        """What is no message of the protocol."""
+        """Lines that are no message of the protocol."""
         self._answers: queue.Queue[Message] = queue.Queue()
         self._number = 0
         self._reader = threading.Thread(target=self._read, daemon=True)

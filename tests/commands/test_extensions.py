@@ -23,7 +23,7 @@ EXAMPLE = ROOT / "tests" / "extension"
 
 
 def write_metadata(folder: Path, name: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """What an installer writes about a package and its entry points."""
+    """Write the metadata of an installed package, with its entry points."""
     about = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")

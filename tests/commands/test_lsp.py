@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -139,12 +140,13 @@ def test_lenses_and_hovers_of_three_files_and_a_new_run(client: LanguageClient, 
     )
     assert kernel in shown  # underscores inside of words need no escape
     assert "calls a function for each element" in shown
+    assert "linalg.matmul" in client.hover(linalg, SMALL)  # below 1 % of the program: no lens
     assert client.hover(linalg, 1) == ""
     arguments = {"command": "tracemap.details", "arguments": [linalg, LARGE - 1]}
     client.ask("workspace/executeCommand", arguments)
     message = client.wait_for("window/showMessage")["params"]["message"]
     assert kernel in message
-    assert "advice [not-vectorized]" in message
+    assert "advice (not-vectorized)" in message
 
     before = len(client.notices)
     write_run(folder / "planted.tracemap", "run-002.csv", large_ns=1000, small_ns=4000)
@@ -171,8 +173,12 @@ def test_lenses_move_with_lines_of_an_edited_file(client: LanguageClient, folder
     assert set(client.lenses(uri)) == {SMALL}  # what the edited line costs is unknown
     client.change(uri, 4, "another = 'file'\n")
     assert client.lenses(uri) == {}
+    shutil.copytree(folder / "planted.tracemap", folder / "planted_again.tracemap")
     client.change(uri, 5, PLANTED)
     assert set(client.lenses(uri)) == {SMALL, LARGE}
+    other = opened(client, folder / "copy.mlir", PLANTED)  # wakes the search
+    names = {title.rsplit(" · ", 1)[1] for title in client.lenses(other)[LARGE]}
+    assert names == {"planted", "planted_again"}
     assert client.stop() == 0
 
 
@@ -260,6 +266,12 @@ def test_costs_of_a_bundle_are_printed(folder: Path) -> None:
         SMALL: "4.00 µs · 80.0 % of cpu",
         LARGE: "1.00 µs · 20.0 % of cpu",
     }
+    (counted,) = (folder / "planted.tracemap" / "runs").glob("run-002.csv")
+    rows = counted.read_text(encoding="utf-8").splitlines()
+    table = [f"{rows[0]},page-faults", *(f"{row},{number}" for number, row in enumerate(rows[1:]))]
+    counted.write_text("\n".join([*table, ""]), encoding="utf-8")
+    (file,) = json.loads(check_cli("lsp", "--print", folder / "planted.tracemap"))["files"]
+    assert all(re.fullmatch(r".* · .* of cpu · [\d.]+ page-faults", line["lens"]) for line in file["lines"])
     shutil.rmtree(folder / "planted.tracemap" / "runs")
     refused = run_cli("lsp", "--print", folder / "planted.tracemap")
     assert (refused.returncode, "has no run" in refused.stderr) == (2, True)

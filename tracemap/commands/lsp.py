@@ -38,6 +38,8 @@ _SEARCH_EVERY: Final = 5
 """Looks at known bundles for each search for new ones."""
 _GARBAGE_COLLECTION: Final = (700, 10, 10)
 """Python's own thresholds."""
+_NICENESS: Final = 10
+"""Lower priority: programs that are being measured come first."""
 _OLDER: Final = "measured on an older version"
 
 
@@ -317,6 +319,7 @@ def command(options: LspOptions) -> None:
             "to see the costs here, use --print BUNDLE"
         )
     server = make_server()
+    os.nice(_NICENESS)
     gc.set_threshold(*_GARBAGE_COLLECTION)  # other commands end soon, and collect no garbage
     stdin, stdout = _protocol_streams()
     server.start_io(stdin, stdout)

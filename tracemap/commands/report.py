@@ -213,7 +213,7 @@ def _extension_of(form: str) -> Extension:
     if extension is None:
         names = [*own, *(other.name for other in extensions(EXPORTS))]
         raise UsageInvalid(
-            f"--to {start_of(form, 60)}: there is no such format"
+            f"{start_of(repr(form), 60)} is no format of exports"
             f"{suggest_names(form, names) or '; choose from ' + ', '.join(names)}"
         )
     return extension

@@ -49,7 +49,7 @@ class MeasuredFile:
 
     @property
     def is_model(self) -> bool:
-        """Whether it is the model, and not a Python file."""
+        """True for the model, false for a Python file."""
         return "/" not in self.costs.path
 
 
@@ -62,7 +62,7 @@ class Document:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is a Python file, and no model."""
+        """True for a Python file, false for a model."""
         return self.name.endswith(".py")
 
     @property
@@ -87,7 +87,7 @@ class DocumentCosts:
 
 @dataclass
 class BundleFolder:
-    """What is known about a bundle. `problem`: why it has no costs; empty if it has."""
+    """A bundle with its measured files. `problem`: the reason why it has none; empty if it has some."""
 
     path: Path
     state: State
@@ -236,7 +236,7 @@ def state_of(bundle: Path) -> State:
 
 
 def _may_have(bundle: Path, documents: Collection[Document]) -> bool:
-    """Whether a bundle has a source file with the name or the size of a document."""
+    """True if a bundle has a source file with the name or the size of a document."""
     from tracemap.map.bundle import PYTHON_FOLDER, SOURCE_FOLDER, safe_name
 
     names = {(safe_name(document.name), document.is_python) for document in documents}

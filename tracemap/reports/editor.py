@@ -163,7 +163,7 @@ class _Lines:
         own_ops = self._own_ops.get(line, frozenset())
         for advice in self._advice:
             if not own_ops.isdisjoint(advice.ops):
-                yield f"advice [{advice.rule}]: {advice.text}. Try: {advice.command}"
+                yield f"advice ({advice.rule}): {advice.text}. Try: {advice.command}"
         yield self._run
         place = f"{short_name(self.costed.graph.sources[self.index].name)}:{line}"
         yield f"more: {shlex.join(('tracemap', 'show', self.bundle, place))}"

@@ -9,7 +9,7 @@ _MARK = "stopwatch 1"
 
 
 def recognizes(head: bytes, name: str, /) -> bool:
-    """Whether a file is one of a stopwatch."""
+    """Recognize a stopwatch's file."""
     return name.endswith(".sw") and head.startswith(_MARK.encode())
 
 

@@ -21,7 +21,7 @@ class RunReader(Protocol):
     """Converts files of another tool. A module with these two functions is one, too."""
 
     def recognizes(self, head: bytes, name: str, /) -> bool:
-        """Whether a file is of this tool, by its first bytes (at most 65,536) and its name without the folder."""
+        """Recognize a file of this tool by its first bytes (at most 65,536) and its name without the folder."""
 
     def convert(self, source: Path, target: Path, /) -> None:
         """Write the events of a file as a table of a run to `target`, whose name ends with `.csv` (docs/formats.md).
