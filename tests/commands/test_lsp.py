@@ -36,9 +36,11 @@ WATCHES: Message = {"workspace": {**REFRESHES["workspace"], "didChangeWatchedFil
 
 # A small product, and a remainder of 65,536 elements, each of which is a call of a function: its line is advised on.
 SMALL, LARGE = 6, 8
+# The function's name is that of a model that wants to do harm in an editor; those of its kernels begin with it.
+FUNCTION = "<img src=x onerror=alert(1)> [a](command:b) `c`"
 A, B = "tensor<16x16xf32>", "tensor<256x256xf32>"
 PLANTED = f"""#id = affine_map<(d0, d1) -> (d0, d1)>
-func.func @main(%a: {B}, %s: {A}) -> ({B}, {A}) {{
+func.func @"{FUNCTION}"(%a: {B}, %s: {A}) -> ({B}, {A}) {{
   %zero = arith.constant 0.0 : f32
   %e0 = tensor.empty() : {A}
   %z0 = linalg.fill ins(%zero : f32) outs(%e0 : {A}) -> {A}
@@ -91,6 +93,22 @@ def opened(client: LanguageClient, file: Path, text: str = "") -> str:
     return file.as_uri()
 
 
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+
+
+def tags_of(markdown: str) -> set[str]:
+    """The elements that a text of Markdown has when it is shown."""
+    tags = _Tags()
+    tags.feed(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
+    return tags.names
+
+
 def wait_for_lenses(client: LanguageClient, uri: str) -> None:
     """Wait until the first look for bundles has found that of a file."""
     until = time.monotonic() + 30
@@ -138,7 +156,9 @@ def test_lenses_and_hovers_of_three_files_and_a_new_run(client: LanguageClient, 
     kernel = next(
         kernel.name for kernel in load(folder / "planted.tracemap").graph.kernels if "matmul" not in kernel.name
     )
-    assert kernel in shown  # underscores inside of words need no escape
+    assert kernel.startswith(FUNCTION)
+    assert for_markdown(kernel) in shown
+    assert tags_of(shown) == {"p", "strong", "ul", "li"}
     assert "calls a function for each element" in shown
     assert "linalg.matmul" in client.hover(linalg, SMALL)  # below 1 % of the program: no lens
     assert client.hover(linalg, 1) == ""
@@ -231,15 +251,6 @@ def test_the_server_ends_with_its_editor(client: LanguageClient, folder: Path, w
     assert client.server.wait(timeout=10) == (-signal.SIGTERM if way == "SIGTERM" else 0)
 
 
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-
-
 HOSTILE = (
     '<img src=x onerror="alert(1)"> [run](command:evil) ![a](http://b/c) https://d.example www.e.example `f` **g** _h_ '
     "&lt; #i | ~~j~~ a@b.example \\` \u202e ![][k] <https://l> {m} $n$ \n# heading\n- item"
@@ -247,10 +258,7 @@ HOSTILE = (
 
 
 def test_names_of_a_model_have_no_effect_in_a_hover() -> None:
-    markdown = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    tags = _Tags()
-    tags.feed(markdown.render(f"- {for_markdown(HOSTILE)}"))
-    assert tags.names == {"ul", "li"}
+    assert tags_of(f"- {for_markdown(HOSTILE)}") == {"ul", "li"}
     shown = for_markdown(HOSTILE)
     assert "http:" not in shown  # editors make links of bare addresses
     assert "https:" not in shown
