@@ -23,10 +23,10 @@ from msgspec import structs
 from tests.conftest import Built, Recorded
 from tests.language_client import LanguageClient, Message
 from tests.support import SAMPLES, check_cli, command_line, run_cli
-from tracemap.commands.lsp import for_markdown
 from tracemap.commands.workspace import moved_lines
 from tracemap.core.codec import encode
 from tracemap.map.bundle import load
+from tracemap.reports.escaping import for_markdown
 from tracemap.runs.model import UNKNOWN_HEADER
 
 pytest.importorskip("pygls")

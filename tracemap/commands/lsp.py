@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ import click
 
 from tracemap._version import __version__
 from tracemap.commands.framework import options_command
-from tracemap.commands.workspace import BundleSearch, Document, DocumentCosts
+from tracemap.commands.workspace import BundleSearch, DocumentCosts, OpenDocument
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
 from tracemap.options.results import AttributeOptions, LspOptions
@@ -68,14 +67,6 @@ def editor_costs(path: Path) -> BundleCosts:
 # Names of ops, kernels and files come from the model. Editors render pop-up windows as Markdown, so they are escaped.
 
 
-_MARKUP: Final = re.compile(r"[\\`*\[\]<>#|~&!{}@$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
-
-
-def for_markdown(text: str) -> str:
-    """Escape a text for a line of Markdown: it has no effect there, and is no link."""
-    return _MARKUP.sub(lambda match: f"\\{match[0]}", without_controls(text))
-
-
 def _lens_text(found: DocumentCosts, line: LineCosts, *, names_bundle: bool) -> str:
     parts = [line.lens, *([found.bundle.stem] if names_bundle else []), *([_OLDER] if found.is_older else [])]
     return without_controls(" · ".join(parts))
@@ -86,6 +77,8 @@ def _sentences(found: DocumentCosts, line: LineCosts) -> list[str]:
 
 
 def _hover_text(costs: Sequence[tuple[DocumentCosts, LineCosts]], *, is_markdown: bool) -> str:
+    from tracemap.reports.escaping import for_markdown
+
     escape = for_markdown if is_markdown else without_controls
     blocks = []
     for found, line in costs:
@@ -98,7 +91,7 @@ def _hover_text(costs: Sequence[tuple[DocumentCosts, LineCosts]], *, is_markdown
 # ---- server
 
 
-class _Costs:
+class _ServerState:
     """State of the server: bundles, and the costs at the lines of open documents."""
 
     def __init__(self, server: LanguageServer) -> None:
@@ -207,8 +200,8 @@ class _Costs:
         return [(found, found.lines[line + 1]) for found in documents if line + 1 in found.lines]
 
 
-def _document(document: TextDocument) -> Document:
-    return Document(document.filename or "", document.source)
+def _document(document: TextDocument) -> OpenDocument:
+    return OpenDocument(document.filename or "", document.source)
 
 
 def make_server() -> LanguageServer:
@@ -226,7 +219,7 @@ def make_server() -> LanguageServer:
         ) from error
 
     server = LanguageServer("tracemap", __version__)
-    costs = _Costs(server)
+    costs = _ServerState(server)
 
     @server.feature(types.INITIALIZED)
     def initialized(_: types.InitializedParams) -> None:

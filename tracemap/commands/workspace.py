@@ -54,7 +54,7 @@ class MeasuredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class OpenDocument:
     """A text in an editor. `name`: the last part of its path."""
 
     name: str
@@ -116,7 +116,7 @@ class BundleSearch:
         """Find the bundles below folders."""
         self._places = list(find_bundles(folders))
 
-    def next_change(self, documents: Collection[Document]) -> BundleFolder | None:
+    def next_change(self, documents: Collection[OpenDocument]) -> BundleFolder | None:
         """Read the costs of one new or changed bundle of these documents; None if there is none."""
         states = {place: state_of(place) for place in self._places}
         for gone in [place for place in self.bundles if not states.get(place)]:
@@ -172,7 +172,7 @@ class BundleSearch:
                 break
         raise BundleInvalid(f"{place}: its costs take longer than {_SECONDS:.0f} s")
 
-    def costs_at(self, document: Document) -> list[DocumentCosts]:
+    def costs_at(self, document: OpenDocument) -> list[DocumentCosts]:
         """The costs at a document's lines, of the bundles that it belongs to, those with the newest runs first.
 
         A document belongs to the bundles that were built from the same text. Without one, it belongs to those with a
@@ -235,7 +235,7 @@ def state_of(bundle: Path) -> State:
     return tuple(sorted(state)) if any(name == "map.json" for name, _, _ in state) else ()
 
 
-def _may_have(bundle: Path, documents: Collection[Document]) -> bool:
+def _may_have(bundle: Path, documents: Collection[OpenDocument]) -> bool:
     """True if a bundle has a source file with the name or the size of a document."""
     from tracemap.map.bundle import PYTHON_FOLDER, SOURCE_FOLDER, safe_name
 

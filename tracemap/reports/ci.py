@@ -17,7 +17,7 @@ from tracemap.core.units import UNKNOWN, Text, format_bytes, format_ns, format_s
 from tracemap.kernels.model import Culprit
 from tracemap.map.model import Outcome, TraceGraph
 from tracemap.map.query import python_frame
-from tracemap.reports.escaping import for_xml
+from tracemap.reports.escaping import for_markdown, for_xml
 from tracemap.reports.terminal.diff import finding_text
 
 # ---- problems
@@ -196,7 +196,9 @@ def markdown(comparison: Comparison, problems: Sequence[Problem]) -> str:
     lines = [f"### tracemap: {verdict}", "", *(f"- {line}" for line in _times(comparison)), ""]
     if problems:
         lines += ["| | where | what |", "|---|---|---|"]
-        lines += [f"| {problem.level} | {_code(_place(problem))} | {_cell(problem.message)} |" for problem in problems]
+        lines += [
+            f"| {problem.level} | {_code(_place(problem))} | {for_markdown(problem.message)} |" for problem in problems
+        ]
         lines.append("")
     lines += [f"- {_RULE_OF[slug].title}: {_RULE_OF[slug].remedy}" for slug in dict.fromkeys(p.rule for p in problems)]
     return "\n".join(lines).rstrip() + "\n"
@@ -204,21 +206,13 @@ def markdown(comparison: Comparison, problems: Sequence[Problem]) -> str:
 
 def _times(comparison: Comparison) -> Iterator[str]:
     before, after = comparison.before, comparison.after
-    yield f"{_cell(before.bundle)} → {_cell(after.bundle)}"
+    yield f"{for_markdown(before.bundle)} → {for_markdown(after.bundle)}"
     if isinstance(before.invocation_ns, int) and isinstance(after.invocation_ns, int):
         yield f"An invocation: {format_ns(before.invocation_ns)} → {format_ns(after.invocation_ns)}, as recorded"
 
 
 def _place(problem: Problem) -> str:
     return f"{problem.file}:{problem.line}" if problem.line else ""
-
-
-def _cell(text: str) -> str:
-    """A text that is no Markdown and no HTML, in one cell."""
-    escaped = without_controls(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
-    for letter in "`*_[]|#!~":
-        escaped = escaped.replace(letter, f"\\{letter}")
-    return escaped
 
 
 def _code(text: str) -> str:

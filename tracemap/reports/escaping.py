@@ -128,6 +128,14 @@ def for_xml(text: str) -> str:
     return _NOT_IN_XML.sub("\ufffd", "\n".join(without_controls(line) for line in text.split("\n")))
 
 
+_MARKDOWN: Final = re.compile(r"[\\`*\[\]<>#|~&!{}@$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def for_markdown(text: str) -> str:
+    """Escape a text for one line or cell of Markdown: it has no effect there, and is no link."""
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", without_controls(text))
+
+
 def for_hook_text(name: str) -> str:
     """A name for the text format of IREE's hook, with `?` for control characters, as threads choose their names."""
     return "".join(char if char.isprintable() else "?" for char in name)
