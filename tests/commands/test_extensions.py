@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, Json, command_line
+from tracemap.core.codec import encode
+from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle import load
+from tracemap.runs.model import UNKNOWN_HEADER, ElapsedParts, Invocation
 
 EXAMPLE = ROOT / "tests" / "extension"
 
@@ -120,9 +124,23 @@ def test_exports_of_another_package(example: Installation) -> None:
 
 
 def test_a_rule_of_advice_of_another_package(example: Installation) -> None:
-    advice = example.json("attribute", example.run, "--map", example.bundle)["advice"]
+    """Of 100 µs of an invocation, 80 µs are between kernels."""
+    kernels = [kernel.name for kernel in load(example.bundle).graph.kernels]
+    rows = [f"{kernel},{call},{20_000 // len(kernels)}" for call in range(10) for kernel in kernels]
+    run = example.bundle.parent / "run.csv"
+    run.write_text("\n".join(["kernel,invocation,duration_ns", *rows, ""]), encoding="utf-8")
+    header = structs.replace(
+        UNKNOWN_HEADER,
+        iterations=10,
+        elapsed_ns=1_000_000,
+        invocation=Invocation(100_000, 99_000, 101_000, UNKNOWN),
+        elapsed=ElapsedParts(200_000, 0, 0, 800_000, 0, 0, UNKNOWN),
+    )
+    run.with_name("run.csv.json").write_bytes(encode(header))
+    advice = example.json("attribute", run, "--map", example.bundle)["advice"]
     (own,) = (one for one in advice if one["rule"] == "wide-batch")
-    assert own["text"].endswith("Widen the batch")
+    assert own["text"] == "80.0 % of the time is between kernels. Widen the batch"
+    assert (own["low_ns"], own["gain_ns"], own["high_ns"]) == (20_000, 40_000, 40_000)
     assert own["ops"]
 
 

@@ -49,7 +49,7 @@ func.func @"{FUNCTION}"(%a: {B}, %s: {A}) -> ({B}, {A}) {{
   %1 = linalg.generic {{indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}}
       ins(%a : {B}) outs(%e1 : {B}) {{
   ^bb0(%x: f32, %y: f32):
-    %c = arith.constant 0.37 : f32
+    %c = arith.constant 1.0e-7 : f32
     %r = arith.remf %x, %c : f32
     linalg.yield %r : f32
   }} -> {B}
