@@ -124,7 +124,7 @@ def test_exports_of_another_package(example: Installation) -> None:
 
 
 def test_a_rule_of_advice_of_another_package(example: Installation) -> None:
-    """Of 100 µs of an invocation, 80 µs are between kernels."""
+    """An invocation takes 100 µs; 80 µs of them are between kernels."""
     kernels = [kernel.name for kernel in load(example.bundle).graph.kernels]
     rows = [f"{kernel},{call},{20_000 // len(kernels)}" for call in range(10) for kernel in kernels]
     run = example.bundle.parent / "run.csv"
