@@ -20,6 +20,7 @@ from tracemap.map.bundle_documents import BuildTiming, CompileTimes, Remarks, St
 from tracemap.map.map_json import StoredMap
 from tracemap.map.memory import MemoryPlan
 from tracemap.reports.debug_info import DebugInfo
+from tracemap.reports.editor import BundleCosts
 from tracemap.reports.json_documents import (
     ShownAttribution,
     ShownAudit,
@@ -43,6 +44,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "attribution": (ShownAttribution, "tracemap attribute"),
     "debug-info": (DebugInfo, "tracemap debug-info, and debug-info.json of its folder"),
     "what-if": (ShownGains, "tracemap what-if"),
+    "lsp": (BundleCosts, "tracemap lsp --print"),
     "memory": (ShownMemory, "tracemap memory"),
     "memory-plan": (MemoryPlan, "memory.json of a bundle"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),

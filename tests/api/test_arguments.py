@@ -37,7 +37,7 @@ CALLS: list[tuple[Call, str]] = [
     (lambda bundle, _run: tracemap.remarks(bundle, 5), "a run is 5"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.diff(bundle, 5), "a run is 5"),  # type: ignore[arg-type]
     (lambda bundle, run: tracemap.export(run, "pprof", 5, bundle), "output is 5"),  # type: ignore[arg-type]
-    (lambda bundle, run: tracemap.export(run, 5, "x", bundle), "to is 5; it must be one of"),  # type: ignore[arg-type]
+    (lambda bundle, run: tracemap.export(run, 5, "x", bundle), "to is 5; it must be a string"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.report(bundle, "x.html", 5), "a run is 5"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.report(5, "x.html"), "bundle is 5"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.swap(bundle, 5, "n"), "kernels is 5; it must be a dictionary of names and files"),  # type: ignore[arg-type]

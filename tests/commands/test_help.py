@@ -123,6 +123,7 @@ OUTPUTS = {
     "hook env": ["hook-env"],
     "hook path": ["hook-path"],
     "report": ["report"],
+    "lsp": [],
     "store": [],
     "store add": ["store-add"],
     "store list": ["store-list"],
@@ -361,8 +362,8 @@ def test_what_changed_in_a_store_looks_as_it_did(
     every = structs.replace(change, op=ALL_OPS, host="ci-7", before=UNKNOWN, after=UNKNOWN, night_low=change.night)
     every = structs.replace(every, night_high=change.night, kind="faster", ratio=0.931)
     odd = StoreHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
-    first = StoreTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), (), ())
-    quiet = StoreTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), (), ())
+    first = StoreTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), (), (), ())
+    quiet = StoreTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), (), (), ())
     found = StoreTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
     check_gold("store-trend", lambda out: print_trends(found, out), monkeypatch, request)
 

@@ -19,7 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import jsonschema
@@ -35,8 +35,7 @@ from tests.support import ROOT, check_cli
 from tracemap.attribution.model import Attribution, BalanceError, UnattributedReason
 from tracemap.core.errors import TargetExists, ToolMissing, UsageInvalid
 from tracemap.core.files import has_mark
-from tracemap.options.option import declared_options
-from tracemap.options.results import ExportOptions
+from tracemap.options.results import Format
 from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.exports import pprof as pprof_format
 from tracemap.reports.exports.callgrind import callgrind, event_names
@@ -47,7 +46,7 @@ __all__ = ["hostile"]
 
 MODELS = ("jax_gpt2_4l", "hand_repeat6_calls")
 """One with scopes and Python frames, and one whose ops are reached by calls."""
-FORMATS = next(option.choices for option in declared_options(ExportOptions) if option.name == "to")
+FORMATS = get_args(Format)
 SUFFIXES = {"pprof": "pb.gz", "parquet": "parquet"}
 QUEUE = f"(unattributed) {UnattributedReason.QUEUE.value}"
 

@@ -336,12 +336,13 @@ class AdviceRule(enum.StrEnum):
 class Advice(Record, frozen=True):
     """Advice on the next change.
 
-    `text`: a sentence with figures; `command`: a command for a shell that proves it or does it; `ops`: the ops to
-    change, the most expensive first. `gain_ns`: the expected gain in the mean time of an invocation without outliers;
-    `low_ns`: its lower bound; `high_ns`: its upper bound.
+    `rule`: a value of `AdviceRule`, or the name of another package's rule; `text`: a sentence with figures; `command`:
+    a command for a shell that proves it or does it; `ops`: the ops to change, the most expensive first. `gain_ns`: the
+    expected gain in the mean time of an invocation without outliers; `low_ns`: its lower bound; `high_ns`: its upper
+    bound.
     """
 
-    rule: AdviceRule
+    rule: str
     text: str
     command: str
     ops: tuple[OpId, ...]

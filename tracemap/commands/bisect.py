@@ -359,7 +359,7 @@ class _Search:
 
     @property
     def _near(self) -> float:
-        """What a ratio is compared with: the limit, or the smallest change if there is none yet."""
+        """The ratio to decide about: the limit, or the smallest change if there is no limit yet."""
         return self.limit or 1 + (_LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE)
 
     def _time(self, version: Version) -> Value:
@@ -618,7 +618,7 @@ _VARYING: Final = re.compile(r"0x[0-9a-f]+|\d+|<[^<>]*>|%\w+|\"[^\"]*\"|'[^']*'"
 
 
 def signature(message: str) -> str:
-    """What is alike in the messages of one error for different models: its text without positions, types and names.
+    """The part of an error's message that is the same for other models: without positions, types and names.
 
     >>> signature("a.mlir:3:4: error: 'x.y' op has 3 results") == signature("b.mlir:9:1: error: 'x.z' op has 4 results")
     True
@@ -657,7 +657,7 @@ def command(good: Path, bad: Path, options: BisectOptions) -> None:
     Example:
       tracemap bisect good.tracemap bad.tracemap
       tracemap bisect old.tracemap new.tracemap --metric time --op op12
-      tracemap bisect good.tracemap model.mlir --metric crash -- --iree-opt-level=O3
+      tracemap bisect good.tracemap model.mlir --metric crash -- FLAGS
     """
     from tracemap.map.bundle import is_bundle, load
     from tracemap.reports.terminal.bisection import print_bisection

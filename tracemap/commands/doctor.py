@@ -42,6 +42,7 @@ _MODULES: Final = {
     "pandas": ("pandas", "results as data frames", "pip install 'tracemap[pandas]'"),
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
+    "lsp": ("pygls", "costs in editors", "pip install 'tracemap[lsp]'"),
 }
 """Module, use and install command of each extra of the package."""
 _LEAST_FREE: Final = 1 << 30

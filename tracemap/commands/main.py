@@ -115,6 +115,7 @@ COMMANDS = {
     "stats": "Print statistics of recorded kernel calls, per thread, as IREE's own hook does.",
     "hook": "Record kernel calls in your own programs, with a library to preload.",
     "report": "Write the annotated page of a bundle and its runs.",
+    "lsp": "Show costs in an editor, above the lines of models and Python files.",
     "store": "Keep runs from many machines and nights in one store, and query all of them.",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
@@ -26,16 +26,18 @@ from tracemap.commands.runs import (
     with_advice,
 )
 from tracemap.commands.streams import print_message, print_next, show_phases
-from tracemap.core.errors import UsageInvalid
+from tracemap.core.errors import UsageInvalid, start_of
+from tracemap.core.extensions import EXPORTS, Extension, extension_named, extensions
 from tracemap.core.files import atomic_file, is_standard, is_stream, write_text
 from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import suggest_names
 from tracemap.options.option import declared_options
-from tracemap.options.results import ExportOptions, ReportOptions
+from tracemap.options.results import ExportOptions, Format, ReportOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.timeline import TimedEvent
     from tracemap.map.bundle import Bundle
-    from tracemap.reports.exports.charges import Ledger
+    from tracemap.reports.exports.charges import Ledger, LedgerExport
     from tracemap.runs.model import Run
 
 
@@ -181,6 +183,40 @@ def _content(exported: Exported) -> str | bytes | None:  # noqa: PLR0911 - one r
             from tracemap.reports.exports.tables import google_benchmark
 
             return google_benchmark(exported.ledger)
+    raise AssertionError(options.to)
+
+
+def _extension_content(exported: Exported) -> str | bytes:
+    """The text or bytes of another package's format.
+
+    Raises:
+        ExtensionBroken: the package fails.
+        UsageInvalid: no package has the format, or it is binary and cannot be printed.
+    """
+    extension, options = _extension_of(exported.options.to), exported.options
+    export_ledger: LedgerExport = extension.load()
+    content = extension.run(export_ledger, exported.ledger)
+    if not isinstance(content, (str, bytes)):
+        raise extension.broken("its result is no str or bytes")
+    if isinstance(content, bytes) and is_standard(options.output):
+        raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
+    return content
+
+
+def _is_own(form: str) -> bool:
+    return form in get_args(Format)
+
+
+def _extension_of(form: str) -> Extension:
+    own = get_args(Format)
+    extension = extension_named(EXPORTS, form, own)
+    if extension is None:
+        names = [*own, *(other.name for other in extensions(EXPORTS))]
+        raise UsageInvalid(
+            f"{start_of(repr(form), 60)} is no format of exports"
+            f"{suggest_names(form, names) or '; choose from ' + ', '.join(names)}"
+        )
+    return extension
 
 
 def _model_explorer(exported: Exported) -> str:
@@ -197,6 +233,8 @@ def _model_explorer(exported: Exported) -> str:
 
 
 _BINARY: Final = ("pprof", "perfetto", "parquet")
+_OF_LEDGER: Final = ("metrics", "callers")
+"""The options of other packages' formats: those that decide on the ledger."""
 _STACKS: Final = ("pprof", "callgrind", "speedscope", "collapsed")
 _TIMELINES: Final = ("speedscope", "perfetto", "chrome-trace")
 _TABLES: Final = ("csv", "parquet")
@@ -234,7 +272,8 @@ def export(
         attributed = with_metrics_of_program(joined, options.metrics)
         check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
-        content = _content(Exported(attributed, runs, opened, options))
+        content_of = _content if _is_own(options.to) else _extension_content
+        content = content_of(Exported(attributed, runs, opened, options))
     if content is not None:
         with atomic_file(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
@@ -245,6 +284,8 @@ def _check_options(options: ExportOptions) -> None:
     """Reject options that have no effect on the format."""
     from tracemap.attribution.program_metrics import PROGRAM_METRICS
 
+    if not _is_own(options.to):
+        _extension_of(options.to)
     if is_standard(options.output) and options.to in _BINARY:
         raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
     if options.to in _TABLES and not set(options.metrics) <= set(PROGRAM_METRICS):
@@ -253,7 +294,8 @@ def _check_options(options: ExportOptions) -> None:
         )
     for declared in declared_options(ExportOptions):
         formats = _FORMATS_OF_OPTION.get(declared.name, (options.to,))
-        if options.to not in formats and getattr(options, declared.name) != declared.default:
+        applies = options.to in formats or (declared.name in _OF_LEDGER and not _is_own(options.to))
+        if not applies and getattr(options, declared.name) != declared.default:
             raise UsageInvalid(
                 f"{declared.names[0]} applies to {', '.join(formats)}, not to {options.to}: "
                 f"leave {declared.names[0]} out"

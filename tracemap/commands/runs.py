@@ -555,7 +555,7 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
 
     Rules whose files are missing or damaged find nothing.
     """
-    from tracemap.attribution.advice.advise import advise
+    from tracemap.attribution.advice.advise import advise_with_extensions
     from tracemap.attribution.advice.kernel_facts import Evidence
 
     bundle, attribution = attributed.bundle, attributed.attribution
@@ -596,7 +596,9 @@ def with_advice(attributed: BundleAttribution, runs: Sequence[Path] = ()) -> Bun
     evidence = Evidence(
         bundle.graph, attribution, bundle.path, files, images, kernel_text, data_flow, repeated, invariant
     )
-    return BundleAttribution(bundle, replace(attribution, advice=advise(evidence)))
+    advice, problems = advise_with_extensions(evidence)
+    diagnostics = (*attribution.diagnostics, *problems)
+    return BundleAttribution(bundle, replace(attribution, advice=advice, diagnostics=diagnostics))
 
 
 def one_kernel(bundle: Bundle, what: str) -> str:

@@ -27,7 +27,7 @@ from tracemap.commands.runs import (
 from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import StoreInvalid, UsageInvalid
-from tracemap.core.files import check_files, show_in_format, write_output_of
+from tracemap.core.files import check_files, show_in_format, write_output_of, write_text
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.store import (
@@ -359,7 +359,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     from tracemap.store.lineage import read_names
     from tracemap.store.queries import query_trends
 
-    check_files(options.output, options.html, force=options.force)
+    check_files(options.output, options.html, options.svg, force=options.force)
     headers = select_runs(options)
     progress("looking for changes")
 
@@ -372,6 +372,10 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
         from tracemap.reports.trends_page import write_trends_page
 
         write_trends_page(answer, options.html, force=options.force)
+    if options.svg is not None:
+        from tracemap.reports.trend_badge import trend_badge
+
+        write_text(trend_badge(answer, options.threshold), options.svg)
     return _written(answer, options)
 
 
@@ -581,11 +585,14 @@ def trend(options: StoreTrendOptions) -> None:
     Example:
       tracemap store trend --store nightly
       tracemap store trend --store nightly --over compiler --html week.html
+      tracemap store trend --store nightly --where model=gpt2 --svg trend.svg
     """
     with show_phases("store trend") as progress:
         answer = store_trend(options, progress)
     if options.html is not None:
         print_message(f"page: {options.html}")
+    if options.svg is not None:
+        print_message(f"badge: {options.svg}")
     if options.output is None:
         show_answer(answer, options, sys.stdout)
 

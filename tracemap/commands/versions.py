@@ -16,7 +16,7 @@ from tracemap.capture.run_names import free_recording_names
 from tracemap.core.codec import Count, Record, decode, encode
 from tracemap.core.errors import BundleInvalid, ModelInvalid, TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.core.files import atomic_file
-from tracemap.core.releases import environment, is_at_least, release_of, run_with
+from tracemap.core.releases import environment, is_at_least, own_release, run_with
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import Integer, Unknown
 from tracemap.ir.parsing import BYTECODE_MAGIC
@@ -52,9 +52,7 @@ class Versions:
     @cached_property
     def own_release(self) -> str:
         """The release of the compiler of this environment."""
-        from iree.compiler import version
-
-        return release_of(version.VERSION)
+        return own_release()
 
     @cached_property
     def _kept(self) -> CallToKeep:

@@ -156,7 +156,10 @@ RATIOS: Final = frozenset({"time", "compile_time"})
 
 
 class Value(Record, frozen=True):
-    """The cost of a build: bytes, 1 for a failure, or a time relative to the good build, with its 95 % interval."""
+    """The cost of a build, with its 95 % interval.
+
+    `value`: bytes; 1 for a failure or other outputs, else 0; or a time relative to the good build.
+    """
 
     value: float
     low: float
@@ -208,7 +211,7 @@ class Cause(Record, frozen=True):
 class Bisection(Document, frozen=True, kw_only=True):
     """The differences of two builds that make the second one worse; no causes: it is not worse.
 
-    `op`: the op whose time was compared; null: the whole program. `good_value`, `bad_value`: of builds with none and
+    `good`, `bad`: the paths of both. `op`: the op whose time was compared; null: the whole program. `good_value`, `bad_value`: of builds with none and
     with all of the differences. `builds`: number of builds, with these two. `failed`: how many of them could not be
     compiled, and count as good, except for crashes.
     """

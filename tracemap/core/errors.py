@@ -233,6 +233,12 @@ class DeviceUnprofiled(TracemapError):
     )
 
 
+class ExtensionBroken(TracemapError):
+    """A reader, export or advice rule of another package cannot be imported, or fails."""
+
+    remedy = "update or uninstall the package that the message names (docs/extending.md)"
+
+
 class UsageInvalid(TracemapError):
     """The options cannot be combined, an option does not accept its value, or iree-compile rejects a flag."""
 

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from tracemap.core.errors import TargetUnwritable, ToolFailed, ToolMissing
 from tracemap.core.toolchain import Progress, check_tool, run_tool
 
 _PACKAGES: Final = ("iree-base-compiler", "iree-base-runtime")
+_SITE: Final = "site"
 _NUMBER: Final = re.compile(r"\d+\.\d+\.\d+")
 _LISTED: Final = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 
@@ -31,6 +33,18 @@ def release_of(version: str) -> str:
     """
     found = _NUMBER.match(version)
     return found[0] if found else version
+
+
+def own_release() -> str:
+    """The release of the compiler that is installed here.
+
+    Raises:
+        ToolMissing: none is.
+    """
+    try:
+        return release_of(metadata.version(_PACKAGES[0]))
+    except metadata.PackageNotFoundError as error:
+        raise ToolMissing(f"IREE's compiler is not installed; install it with: pip install {_PACKAGES[0]}") from error
 
 
 def releases_between(first: str, last: str) -> tuple[str, ...]:
@@ -100,7 +114,8 @@ def _see_packages_of_this(python: Path) -> None:
     purelib = Path(check_tool([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
     folders = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     own = Path(__file__).parents[2]
-    lines = [str(own), *(f"import site; site.addsitedir({folder!r})" for folder in folders)]
+    # The import statement makes Python run the line (https://docs.python.org/3/library/site.html).
+    lines = [str(own), *(f"import {_SITE}; {_SITE}.addsitedir({folder!r})" for folder in folders)]
     (purelib / "tracemap-packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

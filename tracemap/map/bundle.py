@@ -92,11 +92,19 @@ REMARKS_NAME = "remarks.json"
 MEMORY_NAME = "memory.json"
 NUMERICS_NAME = "numerics.json"
 SOURCE_FOLDER = "source"
+PYTHON_FOLDER = "python"
+"""Folder below `source/` for Python files, whose names begin with an index."""
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
 RUNS_FOLDER = "runs"
 
 _D = TypeVar("_D", bound=Document)
+
+
+def safe_name(name: str) -> str:
+    """A file name for the bundle: the model's own, without characters that could lead elsewhere."""
+    letters = (c if c.isalnum() or c in "._-" else "_" for c in Path(name).name)
+    return "".join(letters).lstrip(".") or "model.mlir"
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,9 @@ SelfCost = Literal["ops", "kernels"]
 class ExportOptions(Options, Windowed):
     """Options of `export`: the format, its details, and how to join runs onto their bundle."""
 
-    to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
+    to: str = required(
+        f"The format: {', '.join(get_args(Format))}, or one of another package (docs/extending.md).", metavar="FORMAT"
+    )
     output: Path = option(
         Path(STANDARD_OUTPUT),
         "File to write.  [default: standard output, for text formats]",
@@ -293,6 +295,18 @@ class CheckOptions(Options):
     rule: Rule | None = option(None, RULE_HELP)
     memory: int = memory_option()
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
+
+
+@dataclass(frozen=True, slots=True)
+class LspOptions(Options):
+    """Options of `lsp`: what to do instead of serving."""
+
+    bundle: Path | None = option(
+        None,
+        "Print the costs that an editor would show for this bundle, as JSON, instead of serving.",
+        "--print",
+        metavar="BUNDLE",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,9 @@ class StoreTrendOptions(AskOptions):
     metric: str = option("cpu_ns", "Metric to examine.  [default: cpu_ns]", metavar="NAME")
     threshold: float = option(2.0, _THRESHOLD_HELP, metavar="PERCENT", at_least=0.1, at_most=1000)
     html: Path | None = option(None, "Also write a page with a small chart per change.", metavar="PAGE")
+    svg: Path | None = option(
+        None, "Also write a badge for a README: a line of the program's cost by night, and its change.", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

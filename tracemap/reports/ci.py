@@ -17,6 +17,7 @@ from tracemap.core.units import UNKNOWN, Text, format_bytes, format_ns, format_s
 from tracemap.kernels.model import Culprit
 from tracemap.map.model import Outcome, TraceGraph
 from tracemap.map.query import python_frame
+from tracemap.reports.escaping import for_markdown, for_xml
 from tracemap.reports.terminal.diff import finding_text
 
 # ---- problems
@@ -195,7 +196,9 @@ def markdown(comparison: Comparison, problems: Sequence[Problem]) -> str:
     lines = [f"### tracemap: {verdict}", "", *(f"- {line}" for line in _times(comparison)), ""]
     if problems:
         lines += ["| | where | what |", "|---|---|---|"]
-        lines += [f"| {problem.level} | {_code(_place(problem))} | {_cell(problem.message)} |" for problem in problems]
+        lines += [
+            f"| {problem.level} | {_code(_place(problem))} | {for_markdown(problem.message)} |" for problem in problems
+        ]
         lines.append("")
     lines += [f"- {_RULE_OF[slug].title}: {_RULE_OF[slug].remedy}" for slug in dict.fromkeys(p.rule for p in problems)]
     return "\n".join(lines).rstrip() + "\n"
@@ -203,21 +206,13 @@ def markdown(comparison: Comparison, problems: Sequence[Problem]) -> str:
 
 def _times(comparison: Comparison) -> Iterator[str]:
     before, after = comparison.before, comparison.after
-    yield f"{_cell(before.bundle)} → {_cell(after.bundle)}"
+    yield f"{for_markdown(before.bundle)} → {for_markdown(after.bundle)}"
     if isinstance(before.invocation_ns, int) and isinstance(after.invocation_ns, int):
         yield f"An invocation: {format_ns(before.invocation_ns)} → {format_ns(after.invocation_ns)}, as recorded"
 
 
 def _place(problem: Problem) -> str:
     return f"{problem.file}:{problem.line}" if problem.line else ""
-
-
-def _cell(text: str) -> str:
-    """A text that is no Markdown and no HTML, in one cell."""
-    escaped = without_controls(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
-    for letter in "`*_[]|#!~":
-        escaped = escaped.replace(letter, f"\\{letter}")
-    return escaped
 
 
 def _code(text: str) -> str:
@@ -280,14 +275,14 @@ def junit(comparison: Comparison, problems: Sequence[Problem]) -> str:
         errors = [problem for problem in own if problem.level == "error"]
         if errors:
             failed += 1
-            failure = ElementTree.SubElement(case, "failure", message=_xml(errors[0].message), type=rule.slug)
-            failure.text = _xml("\n".join(filter(None, map(_junit_line, errors))) + f"\n{rule.remedy}")
+            failure = ElementTree.SubElement(case, "failure", message=for_xml(errors[0].message), type=rule.slug)
+            failure.text = for_xml("\n".join(filter(None, map(_junit_line, errors))) + f"\n{rule.remedy}")
         if others := [problem for problem in own if problem.level != "error"]:
-            ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(_junit_line, others)))
+            ElementTree.SubElement(case, "system-out").text = for_xml("\n".join(map(_junit_line, others)))
     suite.set("failures", str(failed))
     properties = ElementTree.Element("properties")
     for name, side in (("baseline", comparison.before), ("new", comparison.after)):
-        ElementTree.SubElement(properties, "property", name=name, value=_xml(side.bundle))
+        ElementTree.SubElement(properties, "property", name=name, value=for_xml(side.bundle))
     suite.insert(0, properties)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -296,8 +291,3 @@ def junit(comparison: Comparison, problems: Sequence[Problem]) -> str:
 def _junit_line(problem: Problem) -> str:
     place = _place(problem)
     return f"{place}: {problem.message}" if place else problem.message
-
-
-def _xml(text: str) -> str:
-    """A text without the characters that XML 1.0 cannot have (section 2.2)."""
-    return "\n".join(without_controls(line) for line in text.split("\n"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.core.codec import encode
 from tracemap.core.process.limits import usable_processors
-from tracemap.core.sanitize import REORDERING
+from tracemap.core.sanitize import REORDERING, without_controls
 from tracemap.core.units import Integer, Text, Unknown
 from tracemap.map.model import Op, Site, TraceGraph
 
@@ -118,6 +118,22 @@ def for_script(value: object) -> Callable[[], str]:
     """
     compressed = start_compression(_json_as_shown(encode(value).decode()).encode())
     return lambda: b64encode(compressed()).decode()
+
+
+_NOT_IN_XML: Final = re.compile("[\ud800-\udfff\ufffe\uffff]")
+
+
+def for_xml(text: str) -> str:
+    """A text, without the characters that XML 1.0 cannot have (section 2.2), but with its line ends."""
+    return _NOT_IN_XML.sub("\ufffd", "\n".join(without_controls(line) for line in text.split("\n")))
+
+
+_MARKDOWN: Final = re.compile(r"[\\`*\[\]<>#|~&!{}@$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def for_markdown(text: str) -> str:
+    """Escape a text for one line or cell of Markdown: it has no effect there, and is no link."""
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", without_controls(text))
 
 
 def for_hook_text(name: str) -> str:

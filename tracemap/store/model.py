@@ -328,7 +328,8 @@ class StoreTrend(Record, frozen=True):
     of hosts; `cpu_models`: number of processor models; `series`: number of series that were searched for changes;
     `runs_left_out`: runs left out because their time or host is unknown; `changes`: ops that became slower or faster;
     `outliers`: hosts that differ from others; `most_expensive`: cost per night of the most expensive ops, on each
-    processor model; `in_order`: dates in order, or compilers in order of first use.
+    processor model; `in_order`: dates in order, or compilers in order of first use; `program`: cost per night of all
+    ops that have a cost in every night, on each processor model.
     """
 
     model: str
@@ -343,6 +344,7 @@ class StoreTrend(Record, frozen=True):
     outliers: tuple[StoreHost, ...]
     most_expensive: tuple[StoreSeries, ...]
     in_order: tuple[str, ...]
+    program: tuple[StoreSeries, ...]
 
 
 class StoreTrends(Document, frozen=True, kw_only=True):
@@ -350,10 +352,10 @@ class StoreTrends(Document, frozen=True, kw_only=True):
 
     `metric`: the metric of the costs; `over`: the time axis; `models`: the findings of each model.
     Version 2 separates functions of a model, version 3 sizes of inputs. Version 4 has `in_order`, and its series of all
-    ops are sums.
+    ops are sums. Version 6 has `program`.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     kind: Literal["store-trends"] = "store-trends"
     metric: str
     over: Literal["date", "compiler"]

@@ -220,6 +220,7 @@ def query_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 outliers=tuple(_outlier(item, seen, names) for item in outliers(seen.observations)),
                 most_expensive=tuple(_most_expensive(seen, names)),
                 in_order=tuple(seen.nights),
+                program=tuple(_series(seen, EVERY, ALL_OPS)),
             )
         )
     return StoreTrends(metric=metric, over=over, models=tuple(trends), looked=query_scope(headers))
@@ -395,9 +396,14 @@ def _most_expensive(seen: ObservedCalls, names: Names) -> Iterator[StoreSeries]:
     costs = np.bincount(positions, weights=observations.cost_ns)
     for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_MOST_EXPENSIVE]:
         op = int(ops[index])
-        for model, cpu_model in enumerate(seen.cpu_models):
-            if points := tuple(_points(seen, op, model, EVERY)):
-                yield StoreSeries(_name(op, names), cpu_model, points)
+        yield from _series(seen, op, _name(op, names))
+
+
+def _series(seen: ObservedCalls, op: int, name: StoreOpName) -> Iterator[StoreSeries]:
+    """The cost per night of an op, or of all ops (`EVERY`), on each processor model."""
+    for model, cpu_model in enumerate(seen.cpu_models):
+        if points := tuple(_points(seen, op, model, EVERY)):
+            yield StoreSeries(name, cpu_model, points)
 
 
 def _points(seen: ObservedCalls, op: int, cpu_model: int, host: int) -> Iterator[StorePoint]:

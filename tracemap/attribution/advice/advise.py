@@ -8,9 +8,11 @@ several rules that explain the same time, only the most specific one counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from tracemap.attribution.advice.kernel_facts import Evidence
 from tracemap.attribution.advice.program import LEAST_SHARE, Finding, Program
@@ -20,7 +22,9 @@ from tracemap.attribution.model import (
     AdviceRule,
 )
 from tracemap.attribution.what_if import REMOVED, Change
-from tracemap.core.diagnostics import PAUSED, has_slug
+from tracemap.core.diagnostics import PAUSED, Diagnostic, has_slug
+from tracemap.core.errors import ExtensionBroken
+from tracemap.core.extensions import ADVICE, Extension, extensions
 from tracemap.core.units import format_bytes, plural
 
 # ---- advice
@@ -28,20 +32,63 @@ from tracemap.core.units import format_bytes, plural
 
 def advise(evidence: Evidence) -> tuple[Advice, ...]:
     """The advice on a run, the largest gain first; none for a clean program."""
-    program = Program(evidence)
-    if not program.elapsed_ns or not program.iterations or has_slug(evidence.attribution.diagnostics, PAUSED):
-        return ()  # a pause looks like overhead
+    return _advise(Program(evidence))
+
+
+ExtensionRule = Callable[[Program], Iterable[Advice]]
+"""A rule of another package (docs/extending.md). The name of its entry point replaces `Advice.rule`."""
+
+
+def advise_with_extensions(evidence: Evidence) -> tuple[tuple[Advice, ...], tuple[Diagnostic, ...]]:
+    """The advice on a run by all rules, also those of other packages, and remarks on rules that do not work."""
+    program, problems = Program(evidence), []
+    found = list(_advise(program))
+    for extension in extensions(ADVICE) if _can_advise(program) else ():
+        if extension.name in _ORDER:
+            continue
+        try:
+            found += _worth(program, _extension_advice(extension, program))
+        except ExtensionBroken as error:
+            problems.append(Diagnostic("extension-broken", str(error)))
+    return _ordered(found), tuple(problems)
+
+
+def _extension_advice(extension: Extension, program: Program) -> Iterator[Advice]:
+    rule: ExtensionRule = extension.load()
+    for advice in extension.run(lambda: list(rule(program))):
+        if not isinstance(advice, Advice) or not set(advice.ops) <= program.graph.op_by_id.keys():
+            raise extension.broken("its result is no Advice on ops of the map")
+        yield structs.replace(advice, rule=extension.name)
+
+
+def _can_advise(program: Program) -> bool:
+    is_paused = has_slug(program.attribution.diagnostics, PAUSED)  # a pause looks like overhead
+    return bool(program.elapsed_ns and program.iterations and not is_paused)
+
+
+def _advise(program: Program) -> tuple[Advice, ...]:
+    if not _can_advise(program):
+        return ()
     found = [
         _advice(program, list(findings), *_TEXTS[rule](program, list(findings)))
         for rule, findings in _by_rule(program, kernel_findings(program)).items()
     ]
     found += [_advice(program, [finding], *words) for finding, *words in overhead_findings(program)]
+    return _ordered(_worth(program, found))
+
+
+def _worth(program: Program, found: Iterable[Advice]) -> Iterator[Advice]:
+    """The advice whose gain is large enough."""
     least_ns = LEAST_SHARE * program.elapsed_ns
-    worth = (advice for advice in found if advice.low_ns > least_ns and advice.gain_ns > program.noise_ns)
-    return tuple(sorted(worth, key=lambda advice: (-advice.gain_ns, _ORDER[advice.rule])))
+    return (advice for advice in found if advice.low_ns > least_ns and advice.gain_ns > program.noise_ns)
 
 
-_ORDER: Final = {rule: index for index, rule in enumerate(AdviceRule)}
+def _ordered(found: Iterable[Advice]) -> tuple[Advice, ...]:
+    """The largest gain first, then in the order of rules; those of other packages come last."""
+    return tuple(sorted(found, key=lambda one: (-one.gain_ns, _ORDER.get(one.rule, len(_ORDER)), one.rule)))
+
+
+_ORDER: Final[Mapping[str, int]] = {rule: index for index, rule in enumerate(AdviceRule)}
 
 
 def _by_rule(program: Program, findings: Iterator[Finding]) -> dict[AdviceRule, list[Finding]]:

@@ -29,7 +29,6 @@ from tracemap.map.build.tagging import (
     Tags,
     collect_texts,
     no_known_text,
-    safe_name,
     unused_prefix,
     write_tagged,
 )
@@ -41,6 +40,7 @@ from tracemap.map.bundle import (
     Bundle,
     BundleFiles,
     check_target,
+    safe_name,
     store,
 )
 from tracemap.map.bundle_documents import BuildTiming, CallToKeep, Remarks, check_timing

@@ -18,6 +18,7 @@ from tracemap.ir.parsing import MlirParser, Module, ir, walk
 from tracemap.ir.source_model import TEXT_FILE, SourceModel
 from tracemap.map.build.model.kinds import REGION_TERMINATORS, computes
 from tracemap.map.build.model.model_facts import ModelFacts
+from tracemap.map.bundle import PYTHON_FOLDER, safe_name
 from tracemap.map.model import SourceFile
 
 # ---- texts
@@ -61,19 +62,13 @@ def collect_texts(
     known_texts = {name: text for name in sorted(file_names) if (text := text_of(name)) is not None}
     paths = {**known_texts, **_find_python(file_names - known_texts.keys(), roots)}
     python_sources = {
-        SourceFile(name, f"python/{index}-{safe_name(name)}", "python"): paths[name]
+        SourceFile(name, f"{PYTHON_FOLDER}/{index}-{safe_name(name)}", "python"): paths[name]
         for index, name in enumerate(sorted(paths))
     }
     return ModelTexts(
         (model_source, *python_sources),
         {model_source.path: model.text, **{source.path: text for source, text in python_sources.items()}},
     )
-
-
-def safe_name(name: str) -> str:
-    """A file name for the bundle: the model's own, without characters that could lead elsewhere."""
-    letters = (c if c.isalnum() or c in "._-" else "_" for c in Path(name).name)
-    return "".join(letters).lstrip(".") or "model.mlir"
 
 
 def _find_python(names: Iterable[str], roots: Iterable[Path]) -> dict[str, str]:

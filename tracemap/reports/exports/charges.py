@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,6 +123,10 @@ class Ledger:
                     f"{metric.name} adds up to more than 64 bits, which {form} cannot hold; "
                     "select other metrics with --metric"
                 )
+
+
+LedgerExport = Callable[[Ledger], str | bytes]
+"""An export of another package: the content of its file (docs/extending.md)."""
 
 
 def sum_columns(rows: Iterator[tuple[int, ...]]) -> tuple[int, ...]:

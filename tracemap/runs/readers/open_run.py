@@ -30,6 +30,7 @@ from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY, copy_whole_records
 from tracemap.runs.model import UNKNOWN_HEADER, Run
 from tracemap.runs.readers.cuda_recording import read_cuda_recording
+from tracemap.runs.readers.extensions import run_of_extension
 from tracemap.runs.readers.google_benchmark import read_google_benchmark
 from tracemap.runs.readers.hook_csv import FIXED, read_hook_csv
 from tracemap.runs.readers.nsight import (
@@ -216,7 +217,17 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
 
 
 def _open_file(path: Path, folder: Path, dispatch: str) -> Run:
-    """Open a run from a regular file; see `open_run`."""
+    """Open a run from a regular file; see `open_run`. Readers of other packages get what tracemap does not read."""
+    try:
+        return _open_known(path, folder, dispatch)
+    except RunInvalid as error:
+        run = None if dispatch else run_of_extension(path, folder, error)
+        if run is None:
+            raise
+        return run
+
+
+def _open_known(path: Path, folder: Path, dispatch: str) -> Run:
     name = str(path)
     reader = _read_profile if path.suffix == ".ireeprof" else reader_of(path)
     if reader is read_hook_csv:

@@ -42,8 +42,8 @@ from tracemap.map.build.native.pipeline import (
 )
 from tracemap.map.build.native.tools import MlirTools
 from tracemap.map.build.outcomes import op_record
-from tracemap.map.build.tagging import LocationsOfModel, Provenance, Tags, collect_texts, safe_name, unused_prefix
-from tracemap.map.bundle import Bundle, BundleFiles, check_target, store
+from tracemap.map.build.tagging import LocationsOfModel, Provenance, Tags, collect_texts, unused_prefix
+from tracemap.map.bundle import Bundle, BundleFiles, check_target, safe_name, store
 from tracemap.map.model import NATIVE_MODULE_NAME, ModuleInfo, TraceGraph
 
 _DEFAULT_FLAGS: Final = ("-O3",)
