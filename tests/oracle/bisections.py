@@ -112,9 +112,12 @@ class Chain:
         """The program, and the lines of planted ops."""
         arguments = ", ".join([f"%x: {WIDTH}", *(f"%w{layer}: {WEIGHT}" for layer in range(LAYERS))])
         lines, value, planted = [f"func.func @main({arguments}) -> {WIDTH} {{"], "%x", set()
+        # Sums of 256 products would saturate, and outputs would not depend on the layers.
+        lines.append(f"  %c = stablehlo.constant dense<0.0078125> : {WIDTH}")
         for layer in range(LAYERS):
             lines.append(_product(f"%d{layer}", value, f"%w{layer}"))
-            lines.append(f"  %t{layer} = stablehlo.tanh %d{layer} : {WIDTH}")
+            lines.append(f"  %s{layer} = stablehlo.multiply %d{layer}, %c : {WIDTH}")
+            lines.append(f"  %t{layer} = stablehlo.tanh %s{layer} : {WIDTH}")
             value = f"%t{layer}"
             for number, text in enumerate(self.work.get(layer, [])):
                 result = f"%e{layer}_{number}"

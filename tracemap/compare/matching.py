@@ -182,7 +182,7 @@ def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) ->
 
     `files`: names of both models' texts, as locations in a program that was made from the other one have them.
     """
-    pairs = Pairs(Side(before), Side(after))
+    pairs = Pairs(*map(Side, _with_numbered_arguments(before, after)))
     kinds: dict[int, MatchKind] = {}
 
     def note(proposals: Iterable[tuple[int, int]], by: MatchKind) -> list[tuple[int, int]]:
@@ -207,6 +207,34 @@ def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) ->
         proposals = note(_likely(pairs, align_gaps(pairs, loose=iteration % 2 == 1)), MatchKind.ORDER)
         note(propagate(pairs, proposals), MatchKind.NEIGHBOURS)
     return tuple(_matches(pairs, kinds))
+
+
+_ARGUMENTS: Final = 1 << 62
+"""The number of the first argument: beyond all numbers of contents, which are counted from 0."""
+
+
+def _with_numbered_arguments(before: Flow, after: Flow) -> tuple[Flow, Flow]:
+    """Distinguish the arguments of entry points by their order, if both models have as many.
+
+    Otherwise layers that differ only in which weights they read would be equal, and could match another layer.
+    """
+    count = sum(node.is_argument for node in before)
+    if count != sum(node.is_argument for node in after):
+        return before, after
+    types = [[node.exact for node in flow if node.is_argument] for flow in (before, after)]
+    same = [old == new for old, new in zip(*types, strict=True)]
+
+    def numbered(flow: Flow) -> Iterator[FlowNode]:
+        numbers = iter(range(count))
+        for node in flow:
+            if node.is_argument:
+                number = next(numbers)
+                own = _ARGUMENTS + number
+                yield replace(node, loose=own, exact=own if same[number] else node.exact)
+            else:
+                yield node
+
+    return tuple(numbered(before)), tuple(numbered(after))
 
 
 def _add_all(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

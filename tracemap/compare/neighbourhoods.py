@@ -183,6 +183,8 @@ _READS, _USERS, _ENDS, _SAME, _WHERE, _AGAINST = 6, 4, 4, 2, 1, 2
 """Score of a pair for: an operand, a user, a terminator or its holder, equal contents, equal scope.
 
 The last is the penalty for a neighbour that is matched elsewhere."""
+_FEW_USERS, _READS_COMMON = 3, 2
+"""An operand with more users, such as a constant that all layers read, is less evidence."""
 LEAST_SCORE: Final = 4
 """Smallest score of a match that neighbours propose."""
 _MOST_NEIGHBOURS: Final = 24
@@ -240,8 +242,9 @@ class Pairs:
         return score + sum(_ENDS for end in ends if self.to_after[end] in self.after.ends[new])
 
     def _of_operand(self, producers: tuple[int, ...], others: tuple[int, ...]) -> int:
-        if any(self.to_after[producer] in others for producer in producers):
-            return _READS
+        for producer in producers:
+            if self.to_after[producer] in others:
+                return _READS if len(self.before.users[producer]) <= _FEW_USERS else _READS_COMMON
         sides = (self.to_after, producers), (self.to_before, others)
         return -_AGAINST * sum(any(to[producer] >= 0 for producer in own) for to, own in sides)
 
