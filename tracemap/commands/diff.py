@@ -32,12 +32,13 @@ from tracemap.commands.runs import (
     newest_runs,
     unchanged_module,
 )
-from tracemap.commands.streams import print_message, print_warning, show_phases
+from tracemap.commands.streams import is_brief, print_message, print_warning, show_in_format, show_phases
 from tracemap.compare.model import RUNS_MISSING, Match
 from tracemap.core.codec import Record, decode, encode
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
-from tracemap.core.files import FileFormat, format_of_file, is_file, is_stream, show_in_format, write_output_of
+from tracemap.core.files import FileFormat, format_of_file, is_file, is_stream, write_output_of
+from tracemap.core.process.children import path_argument
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
@@ -478,7 +479,30 @@ def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None
 
             print_diff(comparison, stream, options)
 
-    show_in_format(options.format, out, text, lambda: comparison)
+    def value() -> object:
+        if is_brief():
+            from tracemap.reports.brief import comparison_with_changes
+
+            return comparison_with_changes(comparison, options)
+        return comparison
+
+    show_in_format(options.format, out, text, value, words=_words_of_sides(options))
+
+
+def _words_of_sides(options: DiffOptions) -> dict[str, Sequence[str]]:
+    """The sides as typed, and their bundles, for the commands that a brief form names."""
+    from tracemap.map.bundle import is_bundle
+
+    context = click.get_current_context(silent=True)
+    sides: tuple[Path, ...] = () if context is None else context.params.get("sides", ())
+    if len(sides) != 2 or options.baseline is not None:
+        return {}
+    words: dict[str, Sequence[str]] = {"sides": [path_argument(side) for side in sides]}
+    for name, side, bundle in zip(("before", "after"), sides, (options.map_a, options.map_b), strict=True):
+        words[name] = [path_argument(side)] + ([] if bundle is None else ["--map", path_argument(bundle)])
+        if own := bundle or (side if is_bundle(side) else None):
+            words[f"{name}_bundle"] = [path_argument(own)]
+    return words
 
 
 def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> None:

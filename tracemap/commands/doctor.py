@@ -280,7 +280,7 @@ def command(options: DoctorOptions) -> None:
       tracemap doctor
       tracemap doctor --format json
     """
-    from tracemap.core.files import show_in_format
+    from tracemap.commands.streams import show_in_format
 
     findings = doctor()
     show_in_format(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)

@@ -429,6 +429,20 @@ class BundleAttribution:
 
         return MapCosts(self.bundle.graph, self.attribution)
 
+    def costed_only(self, what: str | None) -> MapCosts:
+        """The costs of the occurrences of ops that a text names; None: of all.
+
+        Raises:
+            QueryInvalid: nothing in the map has this name.
+        """
+        if what is None:
+            return self.costed
+        try:
+            occurrences = self.costed.occurrences_in_scope(what)
+        except QueryInvalid:
+            occurrences = self.costed.occurrences(what, self.bundle.source_text)
+        return replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
+
     @property
     def metric(self) -> str:
         """Name of the first metric of tables."""

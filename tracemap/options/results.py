@@ -148,6 +148,11 @@ class AttributeOptions(Options, Windowed):
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
+    only: str | None = option(
+        None,
+        "Only rows of the ops that WHAT names, as in `tracemap show`: a line, a scope, an op, a kernel.",
+        metavar="WHAT",
+    )
     memory: int = memory_option()
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
