@@ -690,8 +690,14 @@ def _wrong_results(bundle: Bundle, culprit: Culprit) -> Diagnostic:
     return Diagnostic("wrong-results", text)
 
 
+READ_ONLY: Final = "TRACEMAP_READ_ONLY"
+"""Environment variable: if it is not empty, commands that only read store nothing in bundles."""
+
+
 def _keep_estimates(bundle: Bundle, estimates: StoredEstimates) -> None:
     """Store cost estimates of kernels in the bundle, if it is writable; otherwise the next command repeats them."""
+    if os.environ.get(READ_ONLY):
+        return
     from tracemap.core.codec import encode
     from tracemap.core.files import atomic_file
     from tracemap.map.bundle import ESTIMATES_NAME, path_in_bundle

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, structs
@@ -500,7 +501,8 @@ def comparison_with_changes(comparison: Comparison, options: DiffOptions) -> dic
     for op in comparison.ops:
         name = op.after if isinstance(op.after, str) else op.before
         finding, fusion = findings.get(name), regrouped.get(op.after)
-        if finding is None and fusion is None and op.outcome_before == op.outcome_after and not op.edited:
+        is_edited = options.only is None and (op.edited or op.outcome_before != op.outcome_after)
+        if finding is None and fusion is None and not is_edited:
             continue
         amount = op.amounts.get(metric)
         changes.append(
@@ -585,7 +587,7 @@ def brief(document: object, context: Context) -> Brief:
     assert isinstance(excluded, Mapping)
     hidden = {name: len(records[name]) - len(own) + excluded.get(name, 0) for name, own in rows.items()}
     words = {**context.words, **_first_values(rows)}
-    return _fitted(kind, _figures(document, shape), rows, list(_commands(shape.next, words)), hidden)
+    return fitted(kind, _figures(document, shape), rows, list(_commands(shape.next, words)), hidden)
 
 
 def _figures(document: object, shape: Shape) -> dict[str, Figure]:
@@ -660,14 +662,24 @@ _MOST_ROWS, _FEWEST_ROWS = 12, 4
 _MOST_COMMAND_BYTES: Final = 1200
 
 
-def _fitted(
+def fitted(
     kind: str,
     figures: Mapping[str, Figure],
     rows: Mapping[str, Sequence[Row]],
-    commands: Sequence[tuple[str, ...]],
-    hidden: Mapping[str, int],
+    commands: Sequence[tuple[str, ...]] = (),
+    hidden: Mapping[str, int] = MappingProxyType({}),
+    limit_bytes: int = LIMIT_BYTES,
 ) -> Brief:
-    """A brief form within the limit: first fewer rows, then shorter texts, then even fewer rows."""
+    """A brief form within the limit: first with fewer rows, then with shorter texts, then with even fewer rows.
+
+    Args:
+        kind: the kind of the whole document.
+        figures: the figures.
+        rows: lists of rows, the most important list and row first.
+        commands: the next commands.
+        hidden: number of rows that are left out already, by list.
+        limit_bytes: most bytes of the JSON.
+    """
     kept_commands = list(commands)
     while len(encode(kept_commands)) > _MOST_COMMAND_BYTES:
         kept_commands.pop()
@@ -686,7 +698,7 @@ def _fitted(
                 left_out={name: count for name, count in left_out.items() if count},
                 next=tuple(kept_commands),
             )
-            if len(brief_json(made).encode()) <= LIMIT_BYTES:
+            if len(brief_json(made).encode()) <= limit_bytes:
                 return made
             longest = max(
                 shown, key=lambda name: len(encode(shown[name])) if len(shown[name]) > fewest else -1, default=""
