@@ -16,10 +16,10 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta, Struct
 
 from tracemap.attribution.model import Attribution
-from tracemap.compare.model import BASIS, Amount, Comparison, GroupedCost
+from tracemap.compare.model import BASIS, Amount, Comparison, FusionChange, GroupedCost
 from tracemap.core.codec import Count, Document, encode
 from tracemap.core.sanitize import json_without_controls, without_controls
 from tracemap.core.units import Unknown
@@ -346,7 +346,7 @@ def _figure(value: object) -> Figure:
         return ", ".join(f"{name}: {_figure(item)}" for name, item in value.items())
     if isinstance(value, (tuple, list)):
         return joined(value) if all(isinstance(item, str) for item in value) else len(value)
-    if isinstance(value, structs.Struct):
+    if isinstance(value, Struct):
         return ", ".join(f"{name}: {_figure(getattr(value, name))}" for name in value.__struct_fields__)
     return str(value)
 
@@ -367,7 +367,7 @@ def _records(record: object, path: str) -> Iterator[Mapping[str, object]]:
     """The records of a list, each with the fields of the records that it lies in."""
     name, _, rest = path.partition(".")
     for item in _value(record, name) or ():  # type: ignore[attr-defined] # a list, by the table above
-        own = item if isinstance(item, Mapping) else {key: getattr(item, key) for key in item.__struct_fields__}
+        own = dict(item) if isinstance(item, Mapping) else {key: getattr(item, key) for key in item.__struct_fields__}
         if rest:
             yield from (ChainMap(dict(inner), own) for inner in _records(item, rest))
         else:
@@ -496,11 +496,11 @@ def comparison_with_changes(comparison: Comparison, options: DiffOptions) -> dic
     findings = {
         finding.after if isinstance(finding.after, str) else finding.before: finding for finding in comparison.findings
     }
-    regrouped = {change.after: change for change in comparison.regrouped}
+    regrouped: dict[str, FusionChange] = {change.after: change for change in comparison.regrouped}
     changes: list[dict[str, object]] = []
     for op in comparison.ops:
         name = op.after if isinstance(op.after, str) else op.before
-        finding, fusion = findings.get(name), regrouped.get(op.after)
+        finding, fusion = findings.get(name), regrouped.get(str(op.after))
         is_edited = options.only is None and (op.edited or op.outcome_before != op.outcome_after)
         if finding is None and fusion is None and not is_edited:
             continue
