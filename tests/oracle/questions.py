@@ -391,7 +391,7 @@ def prepare(seed: int, folder: Path, *, with_cache: bool = True) -> list[Questio
     plan = Plan.of(seed)
     yesterday, today, cache = program(plan), program(replace(plan, slower=4)), cache_program(plan)
     for name, written in (("yesterday", yesterday), ("today", today)):
-        record(written, build(written, folder, name), "--seconds", "1")
+        record(written, build(written, folder, name), "--iterations", "100")
     if with_cache:
         record(cache, build(cache, folder, "cache"), "--iterations", "2", "--cache-sim")
     return questions(plan, today, cache, Random(seed))

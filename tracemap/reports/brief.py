@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from tracemap.attribution.model import Attribution
 from tracemap.compare.model import BASIS, Amount, Comparison, FusionChange, GroupedCost
-from tracemap.core.codec import Count, Document, encode
+from tracemap.core.codec import Count, Document, encode, record_from
 from tracemap.core.sanitize import json_without_controls, without_controls
 from tracemap.core.units import Unknown
 from tracemap.map.model import Op, TraceGraph
@@ -28,6 +28,7 @@ from tracemap.map.query import python_frame
 from tracemap.options.results import AttributeOptions, DiffOptions
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import file_line, op_line
+from tracemap.reports.json_documents import ShownRun
 from tracemap.reports.views.costs import PERCENT, Cell, Column
 from tracemap.reports.views.selection import select_from_view, selected_costs
 
@@ -116,7 +117,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         ),
     ),
     "attribution": Shape(
-        "by ranked_by rule run.function run.device run.workers run.iterations run.elapsed_ns invocation_ns",
+        "by ranked_by rule run.functions run.device run.workers run.iterations run.elapsed_ns invocation_ns",
         rows=(
             Rows("costs", ""),
             Rows("metrics", "name unit measured attributed unattributed invocations"),
@@ -236,7 +237,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "swap": Shape(
         "original bundle pairs whole.median whole.low whole.high",
         rows=(
-            Rows("replaced", "kernel source"),
+            Rows("replaced", "kernels stage file"),
             Rows("kernels", f"kernel status=verification.status reason=verification.reason {_KERNEL_TIMES}"),
             Rows("functions", "function failure outputs"),
             _OP_CHANGES,
@@ -461,7 +462,7 @@ def attribution_with_costs(costed: MapCosts, attribution: Attribution, options: 
     return {
         "kind": "attribution",
         "rule": attribution.rule,
-        "run": attribution.run,
+        "run": record_from(ShownRun, attribution.run, functions=attribution.functions),
         "by": by,
         "ranked_by": costs.first.name,
         "invocation_ns": attribution.run.invocation.median_ns,
