@@ -113,7 +113,8 @@ def test_answers_are_those_of_the_command_line(folder: Path) -> None:
 
 def test_paths_stay_in_the_served_folders(folder: Path) -> None:
     paths = ("../outside.parquet", "link.parquet", "/etc/passwd", "deep/../../outside.parquet", "no", "\0", "x" * 9000)
-    for failed, text in answers(folder, *(("costs", {"run": path}) for path in paths)):
+    calls: list[Call] = [("costs", {"run": path}) for path in paths]
+    for failed, text in answers(folder, *calls):
         assert failed
         assert "is no bundle or run in the served folders" in text
 

@@ -84,7 +84,7 @@ def _brief_option() -> click.Option:
         if is_set:
             be_brief()
 
-    text = "Print JSON of at most 4 KB: the most important figures and the next commands."
+    text = "Print JSON of at most 4 KB: key figures and next commands."
     return click.Option(["--brief"], is_flag=True, expose_value=False, callback=brief, help=text)
 
 
