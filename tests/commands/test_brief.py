@@ -56,7 +56,7 @@ WRITING: Final = ("record", "build", "tune")
 def words(
     made: Path, built: Built, recorded: Recorded, remarked: Built, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """What the placeholders of the cases stand for."""
+    """Values of the placeholders of the cases."""
     run, folder = recorded("hand_mlp"), tmp_path_factory.mktemp("brief")
     bundle, store = made / "brief" / "m.tracemap", made / "brief" / "store"
     with made_once(made / "brief") as missing:
@@ -162,7 +162,7 @@ def test_costs_name_op_line_kernel_and_share(words: dict[str, str]) -> None:
 
 
 def test_views_and_filters_select_the_rows(words: dict[str, str]) -> None:
-    """Of a table's options, the rows, their order and their columns have an effect."""
+    """The options for a table's rows, their order and columns have an effect."""
     kernels = brief("attribute", words["bundle"], "--by", "kernel")["rows"]["costs"]
     assert sorted(row["kernel"] for row in kernels) == kernels_of(Path(words["bundle"]))
     only = brief("attribute", words["bundle"], "--only", kernels[0]["kernel"])["rows"]["costs"]

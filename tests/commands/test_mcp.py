@@ -27,7 +27,7 @@ Call = tuple[str, dict[str, str | int]]
 
 
 def conversation(folder: Path, talk: Callable[[Client], Awaitable[Any]]) -> Any:  # noqa: ANN401 - whatever is asked
-    """What a client with a server of its own gets."""
+    """The result of talking as a client with its own server."""
 
     async def run() -> Any:  # noqa: ANN401 - the same
         async with served(folder) as client:

@@ -103,7 +103,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a seed plants, by layer; `slower`: how many times the work of the op that the edit makes slower."""
+    """The planted ops of a seed, by layer; `slower`: factor of the work of the edited op."""
 
     layers: int
     hot: int
@@ -328,7 +328,7 @@ RULES: Final[tuple[tuple[str, Answer], ...]] = (
     (r"which op got (?P<change>slower|faster)", _what_changed),
     (r"in which scope is the most expensive op", _costliest_scope),
 )
-"""The form of a question, and the rule by which the client answers it."""
+"""The form of a question, and the client's rule for it."""
 
 
 def questions(plan: Plan, today: Program, cache: Program, random: Random) -> list[Question]:

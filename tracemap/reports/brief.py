@@ -77,7 +77,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a brief form keeps of a kind of document.
+    """The parts of a kind of document that its brief form keeps.
 
     `figures` are paths of numbers and texts, or of mappings to numbers. `counts` are paths whose values are counted.
     `next` are commands; `{name}` stands for the words of this name, or for the first value of a row's field
@@ -318,7 +318,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         next=("store query --store {store} --brief", "store trend --store {store} --brief"),
     ),
 }
-"""What the brief form of each kind of document keeps."""
+"""The shape of the brief form of each kind of document."""
 
 
 # ---- reading documents
@@ -560,7 +560,7 @@ def _change(group: GroupedCost, metric: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a command knows besides its document.
+    """The facts of a command that its document lacks.
 
     Attributes:
         graph: the map, for names and lines of ops.

@@ -154,7 +154,7 @@ NO_COSTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 Place = tuple[OpId, str, tuple[str, ...]]
-"""What identifies an occurrence of an op."""
+"""The op, the work and the scope of an occurrence."""
 
 
 class OpOccurrence(Record, frozen=True):
