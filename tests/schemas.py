@@ -53,6 +53,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
+    "bisect": (Bisection, "tracemap bisect"),
     "diffs": (Comparisons, "tracemap diff --baseline"),
     "bisect": (Bisection, "tracemap bisect"),
     "stats": (ShownStats, "tracemap stats"),

@@ -33,6 +33,7 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     "numerics": ("{bundle}",),
     "remarks": ("{remarked}",),
     "diff": ("{bundle}", "{again}"),
+    "bisect": ("{bundle}", "{other}", "--metric", "module_bytes", "-o", "{folder}/builds"),
     "debug-info": ("{bundle}", "-o", "{folder}/symbols"),
     "bench": ("{bundle}", "--top", "1", "--repetitions", "1", "--processes", "1", "--no-verify"),
     "swap": ("{bundle}", "{kernel}", "-o", "{folder}/new.tracemap", "--pairs", "0"),
@@ -48,6 +49,8 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     "store compare": ("--store", "{store}", "--before", "tag.side=a", "--after", "tag.side=b"),
 }
 """The arguments of each command with JSON."""
+SLOW: Final = ("bisect", "bench", "swap", "tune")
+"""Commands that compile or measure for seconds."""
 WRITING: Final = ("record", "build", "tune")
 """Next commands that compile, measure or write: tests parse them, but do not run them."""
 
@@ -67,8 +70,11 @@ def words(
                 check_cli("store", "add", bundle, "--store", store, "--tag", f"side={side}")
                 if side == "a":
                     shutil.copytree(bundle, made / "brief" / "again.tracemap")
+            model, other = SAMPLES / "models" / "hand_mlp.mlir", made / "brief" / "other.tracemap"
+            check_cli("build", model, "-o", other, "--", "--iree-opt-level=O0")
     return {
         "bundle": str(bundle),
+        "other": str(made / "brief" / "other.tracemap"),
         "again": str(made / "brief" / "again.tracemap"),
         "remarked": str(remarked("hand_attention")),
         "run": str(run),
@@ -92,7 +98,7 @@ def test_every_command_with_json_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name == "tune" else []) for name in CASES]
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in CASES]
 )
 def test_a_brief_form_is_small_and_goes_on(name: str, words: dict[str, str]) -> None:
     if name == "numerics" and not (FOLDER / LIBRARY_NAME).is_file():

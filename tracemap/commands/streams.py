@@ -200,7 +200,7 @@ def show_in_format(
         value: makes the JSON document.
         bundle: for --brief, the bundle that the document is about.
         focus: for --brief, ids and names that the user asked for; their rows come first.
-        words: for --brief, words of the next commands besides this command's own arguments.
+        words: for --brief, words of the next commands, added to this command's own arguments.
     """
     from tracemap.core.codec import pretty_json
     from tracemap.core.files import use_utf8

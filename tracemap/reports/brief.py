@@ -193,6 +193,19 @@ SHAPES: Final[Mapping[str, Shape]] = {
             "show {after_bundle} --brief",
         ),
     ),
+    "bisect": Shape(
+        "metric op differences good_value.value bad_value.value builds failed",
+        rows=(
+            Rows("causes", "differences bundle value=value.value certain message"),
+            Rows("causes.differences", "bundle kind text"),
+            Rows("causes.ops", "bundle op name model_line=line line=python change"),
+        ),
+        next=(
+            "diff {good} {causes.bundle} --brief",
+            "show {causes.bundle} {ops.op} --brief",
+            "diff {good} {bad} --brief",
+        ),
+    ),
     "diffs": Shape(
         rows=(
             Rows("comparisons", "bundle=after.bundle run=after.run invocation_ns=after.invocation_ns changes=findings"),
