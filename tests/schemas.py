@@ -55,7 +55,6 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "diff": (Comparison, "tracemap diff"),
     "bisect": (Bisection, "tracemap bisect"),
     "diffs": (Comparisons, "tracemap diff --baseline"),
-    "bisect": (Bisection, "tracemap bisect"),
     "stats": (ShownStats, "tracemap stats"),
     "brief": (Brief, "--brief of every command with JSON"),
     "doctor": (Findings, "tracemap doctor"),

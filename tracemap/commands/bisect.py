@@ -15,10 +15,8 @@ import click
 from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import show_phases
-from tracemap.commands.versions import Recordings, Version, Versions
 from tracemap.commands.streams import show_in_format, show_phases
-from tracemap.commands.versions import Recordings, Version, Versions, median_ns
+from tracemap.commands.versions import Recordings, Version, Versions
 from tracemap.compare.bisection import (
     RATIOS,
     Bisection,
