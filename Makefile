@@ -32,7 +32,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -116,6 +116,9 @@ bench: $(READY) ## benchmark tracemap itself, and the parts of the elapsed time 
 
 sizes: $(READY) ## run every command on GPT-2, BERT, ResNet-50 and a Llama of real size (some GB, many minutes)
 	$(BIN)/python -m benchmarks real_sizes
+
+questions: $(READY) ## ask `tracemap mcp` 30 questions on programs with planted truths
+	$(BIN)/python -m tests.oracle.questions
 
 corpus: $(READY) ## build, record, attribute and report every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)

@@ -19,6 +19,7 @@ from tracemap.kernels.model import Bench, Numerics, Swapped, Tune
 from tracemap.map.bundle_documents import BuildTiming, CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
 from tracemap.map.memory import MemoryPlan
+from tracemap.reports.brief import Brief
 from tracemap.reports.debug_info import DebugInfo
 from tracemap.reports.editor import BundleCosts
 from tracemap.reports.json_documents import (
@@ -52,9 +53,10 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
-    "diffs": (Comparisons, "tracemap diff --baseline"),
     "bisect": (Bisection, "tracemap bisect"),
+    "diffs": (Comparisons, "tracemap diff --baseline"),
     "stats": (ShownStats, "tracemap stats"),
+    "brief": (Brief, "--brief of every command with JSON"),
     "doctor": (Findings, "tracemap doctor"),
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),

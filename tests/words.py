@@ -150,6 +150,7 @@ checked."""
 EXEMPTIONS = (
     _exempt(r"\w*(?:residual|disturb)\w*", "keys, columns and slugs, and names in code after them", NAMES),
     _exempt(r"\battainable_\w+|^dearest$", "keys of JSON", NAMES),
+    _exempt(r"\b(?:other_)?sites?\b|\bmembers\b", "fields of documents", TEXTS, "tracemap/reports/brief.py"),
     _exempt(r"^beside$", "a key of JSON", NAMES, "tracemap/kernels/model.py"),
     _exempt(r"^\s*(?:>>>|\.\.\.) .*$", "examples, which are code", DOCSTRINGS),
     _exempt(r"^\s{4,}[*\w]+:(?= )", "names of arguments and attributes", DOCSTRINGS),

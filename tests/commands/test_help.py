@@ -111,6 +111,7 @@ OUTPUTS = {
     "check": [],
     "bisect": [],
     "export": [],
+    "mcp": [],
     "debug-info": ["debug-info"],
     "bench": ["bench"],
     "swap": ["swap"],

@@ -18,8 +18,8 @@ from tests.native.support import why_missing
 from tests.support import ROOT, check_cli, long_where, run_cli
 
 PROGRAMS = ROOT / "tests" / "programs" / "documents"
-SHOWN = ("text", "yaml", "{toctree}", "{eval-rst}")
-"""The languages of blocks that are not run: output of commands, workflows of GitHub, and directives of Sphinx."""
+SHOWN = ("text", "yaml", "json", "{toctree}", "{eval-rst}")
+"""The languages of blocks that are not run: output, workflows of GitHub, configurations, and directives of Sphinx."""
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
 LONG = frozenset(

@@ -22,9 +22,9 @@ from tracemap.commands.runs import (
     runs_of_bundles,
     with_advice,
 )
-from tracemap.commands.streams import is_quiet, print_message, print_next, show_phases
+from tracemap.commands.streams import is_brief, is_quiet, print_message, print_next, show_in_format, show_phases
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import is_standard, show_in_format, write_output_of
+from tracemap.core.files import is_standard, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.options.option import declared_options
 from tracemap.options.results import AttributeOptions
@@ -55,10 +55,10 @@ def attribute(
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (joined, opened):
         attributed = with_metrics_of_program(with_advice(joined, runs), options.metrics)
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
-        if options.format == "text":
+        if options.format == "text" or is_brief():
             from tracemap.reports.views.selection import check_selection
 
-            check_selection(attributed.costed, attributed.attribution, options)
+            check_selection(attributed.costed_only(options.only), attributed.attribution, options)
         if options.html is not None:
             from tracemap.commands.memory import memory_of_page
             from tracemap.reports.page.render import write_bundle_page
@@ -79,7 +79,7 @@ def attribute(
     return attributed
 
 
-_TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "columns", "filters")
+_TEXT_OPTIONS: Final = ("by", "metrics", "balance", "notes", "top", "sort", "columns", "filters", "only")
 """Options of the text table. JSON and CSV always contain everything."""
 
 
@@ -87,7 +87,7 @@ def _check_format(options: AttributeOptions) -> None:
     """Reject options that have no effect on JSON and CSV."""
     from tracemap.attribution.program_metrics import PROGRAM_METRICS
 
-    if options.format == "text":
+    if options.format == "text" or is_brief():
         return
     if not set(options.metrics) <= set(PROGRAM_METRICS):  # JSON and CSV have these only on request
         raise UsageInvalid(
@@ -114,14 +114,18 @@ def show_attribution(attributed: BundleAttribution, options: AttributeOptions, o
         else:
             from tracemap.reports.terminal.attribution import print_costs
 
-            print_costs(attributed.costed, result, stream, options, table_only=is_quiet())
+            print_costs(attributed.costed_only(options.only), result, stream, options, table_only=is_quiet())
 
     def value() -> object:
+        if is_brief():
+            from tracemap.reports.brief import attribution_with_costs
+
+            return attribution_with_costs(attributed.costed_only(options.only), result, options)
         from tracemap.reports.json_documents import shown_attribution
 
         return shown_attribution(result, attributed.costed.ranked_gains)
 
-    show_in_format(options.format, out, text, value)
+    show_in_format(options.format, out, text, value, attributed.bundle)
 
 
 # ---- command line

@@ -14,10 +14,10 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import argument_extents, check_call, selected_functions, selects_call
 from tracemap.commands.runs import check_damage_on_failure, check_outputs, join_runs, newest_run
-from tracemap.commands.streams import show_phases
+from tracemap.commands.streams import show_in_format, show_phases
 from tracemap.core.diagnostics import NOISY, Diagnostic, has_slug
 from tracemap.core.errors import QueryInvalid, TracemapError, UsageInvalid
-from tracemap.core.files import show_in_format, write_output_of
+from tracemap.core.files import write_output_of
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text

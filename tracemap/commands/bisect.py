@@ -15,7 +15,7 @@ import click
 from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import show_phases
+from tracemap.commands.streams import show_in_format, show_phases
 from tracemap.commands.versions import Recordings, Version, Versions
 from tracemap.compare.bisection import (
     RATIOS,
@@ -34,7 +34,6 @@ from tracemap.compare.bisection import (
     flags_with,
 )
 from tracemap.core.errors import ModelInvalid, TargetUnwritable, ToolFailed, UsageInvalid
-from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, check_tool, find_tool, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural

@@ -21,6 +21,7 @@ from tracemap.commands.streams import (
     print_message,
     print_next,
     print_result_line,
+    show_in_format,
     show_phases,
     warn_in_lines,
 )
@@ -35,7 +36,6 @@ from tracemap.core.files import (
     format_of_file,
     names_file,
     read_user_input,
-    show_in_format,
     similar_name,
     write_output_of,
 )

@@ -27,7 +27,7 @@ def command(bundle: Path, options: DebugInfoOptions) -> None:
         iree-run-module --module=model.tracemap/module.vmfb
       perf annotate --stdio
     """
-    from tracemap.core.files import show_in_format
+    from tracemap.commands.streams import show_in_format
     from tracemap.map.bundle import load
     from tracemap.reports.debug_info import write_debug_info
     from tracemap.reports.terminal.debug_info import print_debug_info
@@ -38,4 +38,4 @@ def command(bundle: Path, options: DebugInfoOptions) -> None:
     def text(out: TextIO) -> None:
         print_debug_info(info, options.output, out, is_native=opened.is_native)
 
-    show_in_format(options.format, sys.stdout, text, lambda: info)
+    show_in_format(options.format, sys.stdout, text, lambda: info, opened)

@@ -32,12 +32,13 @@ from tracemap.commands.runs import (
     newest_runs,
     unchanged_module,
 )
-from tracemap.commands.streams import print_message, print_warning, show_phases
+from tracemap.commands.streams import is_brief, print_message, print_warning, show_in_format, show_phases
 from tracemap.compare.model import RUNS_MISSING, Match
 from tracemap.core.codec import Record, decode, encode
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
-from tracemap.core.files import FileFormat, format_of_file, is_file, is_stream, show_in_format, write_output_of
+from tracemap.core.errors import ProgramFailed, QueryInvalid, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
+from tracemap.core.files import FileFormat, format_of_file, is_file, is_stream, write_output_of
+from tracemap.core.process.children import path_argument
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.capture.calling import Call
     from tracemap.capture.outputs import Array, Tolerance
-    from tracemap.compare.model import Comparison, Comparisons
+    from tracemap.compare.model import Comparison, Comparisons, Finding, FusionChange
     from tracemap.compare.sides import Configurations, Side
     from tracemap.map.bundle import Bundle
     from tracemap.map.memory_use import MemoryUse
@@ -380,10 +381,42 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
     comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=threshold, raw=options.raw)
     memory = memory_differences((first, _memory_of(before)), (second, _memory_of(after)), matches)
     comparison = structs.replace(comparison, memory=tuple(memory))
+    if options.only is not None:
+        comparison = _changes_of(comparison, options.only, before[0], after[0])
     if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
         names = ", ".join(metric.name for metric in comparison.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: a side lacks this metric; common metrics are: {names}")
     return comparison
+
+
+def _changes_of(comparison: Comparison, what: str, before: Bundle, after: Bundle) -> Comparison:
+    """The comparison with only the changes of the ops that a text names on either side.
+
+    Raises:
+        QueryInvalid: neither side has this name.
+    """
+    from tracemap.map.query import ops_of, resolve
+
+    names: list[frozenset[str]] = []
+    errors: list[QueryInvalid] = []
+    for bundle in (before, after):
+        try:
+            target = resolve(bundle.graph, what, bundle.source_text)
+            names.append(frozenset(op.id for op in ops_of(bundle.graph, target.names)))
+        except QueryInvalid as error:
+            names.append(frozenset())
+            errors.append(error)
+    if len(errors) == len(names):
+        raise errors[-1]
+
+    def is_named(change: Finding | FusionChange) -> bool:
+        return change.before in names[0] or change.after in names[1]
+
+    return structs.replace(
+        comparison,
+        findings=tuple(filter(is_named, comparison.findings)),
+        regrouped=tuple(filter(is_named, comparison.regrouped)),
+    )
 
 
 def _memory_of(side: _Side) -> list[MemoryUse]:
@@ -478,7 +511,30 @@ def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None
 
             print_diff(comparison, stream, options)
 
-    show_in_format(options.format, out, text, lambda: comparison)
+    def value() -> object:
+        if is_brief():
+            from tracemap.reports.brief import comparison_with_changes
+
+            return comparison_with_changes(comparison, options)
+        return comparison
+
+    show_in_format(options.format, out, text, value, words=_words_of_sides(options))
+
+
+def _words_of_sides(options: DiffOptions) -> dict[str, Sequence[str]]:
+    """The sides as typed, and their bundles, for the commands that a brief form names."""
+    from tracemap.map.bundle import is_bundle
+
+    context = click.get_current_context(silent=True)
+    sides: tuple[Path, ...] = () if context is None else context.params.get("sides", ())
+    if len(sides) != 2 or options.baseline is not None:
+        return {}
+    words: dict[str, Sequence[str]] = {"sides": [path_argument(side) for side in sides]}
+    for name, side, bundle in zip(("before", "after"), sides, (options.map_a, options.map_b), strict=True):
+        words[name] = [path_argument(side)] + ([] if bundle is None else ["--map", path_argument(bundle)])
+        if own := bundle or (side if is_bundle(side) else None):
+            words[f"{name}_bundle"] = [path_argument(own)]
+    return words
 
 
 def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> None:

@@ -43,6 +43,7 @@ _MODULES: Final = {
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
     "lsp": ("pygls", "costs in editors", "pip install 'tracemap[lsp]'"),
+    "mcp": ("mcp", "mcp, for coding agents", "pip install 'tracemap[mcp]'"),
 }
 """Module, use and install command of each extra of the package."""
 _LEAST_FREE: Final = 1 << 30
@@ -280,7 +281,7 @@ def command(options: DoctorOptions) -> None:
       tracemap doctor
       tracemap doctor --format json
     """
-    from tracemap.core.files import show_in_format
+    from tracemap.commands.streams import show_in_format
 
     findings = doctor()
     show_in_format(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)

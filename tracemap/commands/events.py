@@ -36,7 +36,7 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
       tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
     """
     from tracemap.capture.counters import check_event, find_event, is_zen4, known_events, zen4_events
-    from tracemap.core.files import show_in_format
+    from tracemap.commands.streams import show_in_format
 
     if options.device == "cuda":
         _list_gpu_events(names, options)
@@ -55,8 +55,8 @@ def _list_gpu_events(names: tuple[str, ...], options: EventsOptions) -> None:
     """List the events of GPUs; only a recording shows which of them a GPU has."""
     from tracemap.capture.cuda import check_cuda
     from tracemap.capture.gpu_counters import GPU_EVENTS, find_gpu_event
+    from tracemap.commands.streams import show_in_format
     from tracemap.core.errors import ToolMissing
-    from tracemap.core.files import show_in_format
     from tracemap.hook.cuda import cupti_libraries
 
     events, reason = [find_gpu_event(name) for name in names] or list(GPU_EVENTS), ""

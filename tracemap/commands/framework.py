@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
-from tracemap.commands.streams import be_quiet, be_verbose
+from tracemap.commands.streams import be_brief, be_quiet, be_verbose, is_brief
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN
-from tracemap.options.option import FLAGS_AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
+from tracemap.options.option import FLAGS_AFTER_DASHES, AnyOptions, DeclaredOption, Options, declared_options
 
 # ---- help
 #
@@ -76,6 +77,17 @@ def verbosity_options() -> list[click.Option]:
     ]
 
 
+def _brief_option() -> click.Option:
+    """Option of all commands with JSON: its brief form."""
+
+    def brief(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+        if is_set:
+            be_brief()
+
+    text = "Print JSON of at most 4 KB: key figures and next commands."
+    return click.Option(["--brief"], is_flag=True, expose_value=False, callback=brief, help=text)
+
+
 # ---- options
 #
 # Click commands derived from options records: the fields become options, and the command receives the record.
@@ -129,10 +141,17 @@ def options_command(
         assert isinstance(command, _OptionsCommand)
         command.kind, command.flags_option, command.takes_script = kind, flags_option, takes_script
         command.params += [_click_option(option) for option in declared_options(kind) if option is not flags_option]
+        if _has_json(kind):
+            command.params.append(_brief_option())
         command.params += verbosity_options()
         return command
 
     return decorate
+
+
+def _has_json(kind: type[Options]) -> bool:
+    """Whether a command has the format JSON."""
+    return any(declared.name == "format" and "json" in declared.choices for declared in declared_options(kind))
 
 
 SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>\w+))?", re.DOTALL)
@@ -194,6 +213,11 @@ class _OptionsCommand(click.Command):
 
     def invoke(self, context: click.Context) -> Any:  # noqa: ANN401 - as click has it
         """Call the function with the record instead of the single options."""
+        if is_brief() and _has_json(self.kind):
+            form = context.params["format"]
+            if form not in (None, "json") and context.get_parameter_source("format") is ParameterSource.COMMANDLINE:
+                raise UsageInvalid(f"--brief prints JSON: leave --format {form} out")
+            context.params["format"] = "json"
         names = [option.name for option in declared_options(self.kind)]
         context.params["options"] = self.kind(**{name: context.params.pop(name) for name in names})
         return super().invoke(context)

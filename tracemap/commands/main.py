@@ -105,6 +105,7 @@ COMMANDS = {
     "check": "Fail if a new build is worse than its baseline, for continuous integration.",
     "bisect": "Find the compiler flags that make a build slower or larger.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
+    "mcp": "Serve bundles and runs to coding agents, over the Model Context Protocol.",
     "debug-info": "Write debug information, so that perf, gdb and valgrind show the model's lines.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",

@@ -219,7 +219,7 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
       tracemap memory model.tracemap --input 8x128xf32 --format json
       tracemap memory model.tracemap run.parquet
     """
-    from tracemap.core.files import show_in_format
+    from tracemap.commands.streams import show_in_format
     from tracemap.map.bundle import load
     from tracemap.reports.json_documents import shown_memory
     from tracemap.reports.terminal.memory import print_memory
@@ -230,4 +230,4 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     shown = found.functions, found.kept, found.allocated, found.diagnostics
     text = partial(print_memory, opened.graph, *shown, options)
     value = partial(shown_memory, uses, *shown[1:])
-    show_in_format(options.format, sys.stdout, text, value)
+    show_in_format(options.format, sys.stdout, text, value, opened)

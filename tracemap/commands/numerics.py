@@ -14,10 +14,9 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_runs_on_cpu, program_of
 from tracemap.commands.runs import check_damage_on_failure, unchanged_module
-from tracemap.commands.streams import show_phases
+from tracemap.commands.streams import show_in_format, show_phases
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import join_names
@@ -183,6 +182,8 @@ def command(bundle: Path, options: NumericsOptions) -> None:
     opened = load(bundle)
     with show_phases("numerics") as progress:
         found = numerics(opened, options, progress)
-    show_in_format(options.format, sys.stdout, partial(print_numerics, opened.graph, found, options), lambda: found)
+    show_in_format(
+        options.format, sys.stdout, partial(print_numerics, opened.graph, found, options), lambda: found, opened
+    )
     if has_failed(found):
         sys.exit(1)

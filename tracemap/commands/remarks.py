@@ -12,9 +12,9 @@ from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import check_outputs, join_runs, newest_run
-from tracemap.commands.streams import show_phases
+from tracemap.commands.streams import show_in_format, show_phases
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import show_in_format, write_output_of
+from tracemap.core.files import write_output_of
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.options.compile import RemarksOptions
 
@@ -78,7 +78,7 @@ def show_remarks(remarks: Remarks, bundle: Bundle, options: RemarksOptions, out:
 
         print_remarks(remarks, bundle.graph, stream, options)
 
-    show_in_format(options.format, out, text, lambda: remarks)
+    show_in_format(options.format, out, text, lambda: remarks, bundle)
 
 
 # ---- command line

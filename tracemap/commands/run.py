@@ -14,9 +14,8 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import program_of
 from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.streams import print_message, show_in_format, show_phases
 from tracemap.core.errors import FunctionUnknown, UsageInvalid
-from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.sanitize import lines_for_terminal
 from tracemap.core.toolchain import Progress, no_progress

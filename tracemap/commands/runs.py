@@ -429,6 +429,20 @@ class BundleAttribution:
 
         return MapCosts(self.bundle.graph, self.attribution)
 
+    def costed_only(self, what: str | None) -> MapCosts:
+        """The costs of the occurrences of ops that a text names; None: of all.
+
+        Raises:
+            QueryInvalid: nothing in the map has this name.
+        """
+        if what is None:
+            return self.costed
+        try:
+            occurrences = self.costed.occurrences_in_scope(what)
+        except QueryInvalid:
+            occurrences = self.costed.occurrences(what, self.bundle.source_text)
+        return replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
+
     @property
     def metric(self) -> str:
         """Name of the first metric of tables."""
@@ -676,8 +690,14 @@ def _wrong_results(bundle: Bundle, culprit: Culprit) -> Diagnostic:
     return Diagnostic("wrong-results", text)
 
 
+READ_ONLY: Final = "TRACEMAP_READ_ONLY"
+"""Environment variable: if it is not empty, commands that only read store nothing in bundles."""
+
+
 def _keep_estimates(bundle: Bundle, estimates: StoredEstimates) -> None:
     """Store cost estimates of kernels in the bundle, if it is writable; otherwise the next command repeats them."""
+    if os.environ.get(READ_ONLY):
+        return
     from tracemap.core.codec import encode
     from tracemap.core.files import atomic_file
     from tracemap.map.bundle import ESTIMATES_NAME, path_in_bundle

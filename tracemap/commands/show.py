@@ -42,8 +42,8 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
       tracemap show model.tracemap --cost
       tracemap show model.tracemap main_dispatch_3
     """
+    from tracemap.commands.streams import show_in_format
     from tracemap.core.errors import UsageInvalid
-    from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
     from tracemap.map.query import Target, connected, kernels_of, resolve, select_all
     from tracemap.reports.json_documents import shown_map
@@ -79,7 +79,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
             print_build_cost(cost, graph, out)
 
     value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks, cost=cost)
-    show_in_format(options.format, sys.stdout, text, value)
+    show_in_format(options.format, sys.stdout, text, value, opened, target.names)
 
 
 def _cost(bundle: Bundle, selection: Selection) -> BuildCost:

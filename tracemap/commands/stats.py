@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import print_diagnostics, print_message
+from tracemap.commands.streams import print_diagnostics, print_message, show_in_format
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import check_files, is_standard, show_in_format, write_text
+from tracemap.core.files import check_files, is_standard, write_text
 from tracemap.core.units import UNKNOWN, Integer, plural
 from tracemap.options.measure import StatsOptions
 

@@ -24,10 +24,10 @@ from tracemap.commands.runs import (
     resolved_runs,
     runs_of_bundles,
 )
-from tracemap.commands.streams import print_message, print_next, show_phases
+from tracemap.commands.streams import print_message, print_next, show_in_format, show_phases
 from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import StoreInvalid, UsageInvalid
-from tracemap.core.files import check_files, show_in_format, write_output_of, write_text
+from tracemap.core.files import check_files, write_output_of, write_text
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.store import (

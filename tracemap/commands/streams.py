@@ -10,9 +10,13 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 from tracemap.core.errors import TargetUnwritable
 from tracemap.core.sanitize import for_terminal, lines_for_terminal
@@ -20,6 +24,7 @@ from tracemap.core.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
     from tracemap.core.diagnostics import Diagnostic
+    from tracemap.map.bundle import Bundle
 
 
 _IN, _OUT, _ERR = 0, 1, 2
@@ -104,10 +109,15 @@ def give_up_output() -> None:
 
 
 class _State:
-    """Quiet: only warnings and errors are printed on standard error. Verbose: every phase has a line with its time."""
+    """State of the options that all commands have.
+
+    Quiet: only warnings and errors are printed on standard error. Verbose: every phase has a line with its time. Brief:
+    JSON is in its brief form.
+    """
 
     quiet = False
     verbose = False
+    brief = False
     display: _Display | None = None
 
 
@@ -119,6 +129,16 @@ def be_quiet() -> None:
 def is_quiet() -> bool:
     """Whether only warnings and errors are printed."""
     return _State.quiet
+
+
+def be_brief() -> None:
+    """Print JSON in its brief form from now on."""
+    _State.brief = True
+
+
+def is_brief() -> bool:
+    """Whether JSON is in its brief form."""
+    return _State.brief
 
 
 def print_message(text: str) -> None:
@@ -155,6 +175,72 @@ def print_result_line(line: str) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(os.fsencode(line) + b"\n")
     sys.stdout.flush()
+
+
+# ---- results
+
+
+def show_in_format(
+    form: str,
+    out: TextIO,
+    text: Callable[[TextIO], object],
+    value: Callable[[], object],
+    bundle: Bundle | None = None,
+    focus: Collection[str] = (),
+    words: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Write a result to a stream: as JSON of `value()` if `form` is `json`, else with `text`.
+
+    The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
+
+    Args:
+        form: the value of --format.
+        out: the stream.
+        text: writes the result in another format.
+        value: makes the JSON document.
+        bundle: for --brief, the bundle that the document is about.
+        focus: for --brief, ids and names that the user asked for; their rows come first.
+        words: for --brief, words of the next commands, added to this command's own arguments.
+    """
+    from tracemap.core.codec import pretty_json
+    from tracemap.core.files import use_utf8
+
+    if form != "text":
+        use_utf8(out)
+    if form != "json":
+        text(out)
+    elif is_brief():
+        from tracemap.reports.brief import Context, brief, brief_json
+
+        graph = None if bundle is None else bundle.graph
+        context = Context(graph, {**_words_of_command(bundle), **words}, focus)
+        out.write(brief_json(brief(value(), context)))
+    else:
+        out.write(pretty_json(value()))
+    out.flush()
+
+
+def _words_of_command(bundle: Bundle | None) -> dict[str, Sequence[str]]:
+    """The command's own arguments and paths, for the commands that a brief form names."""
+    from tracemap.core.process.children import path_argument
+
+    context = click.get_current_context(silent=True)
+    parameters = {} if context is None else context.params
+    options = parameters.get("options")
+    given = {**{name: getattr(options, name, None) for name in ("store", "output", "map", "baseline")}, **parameters}
+    words: dict[str, Sequence[str]] = {}
+    for name, value in given.items():
+        values = value if isinstance(value, tuple) else (value,)
+        if values and all(isinstance(item, (str, Path)) for item in values):
+            words[name] = [path_argument(item) if isinstance(item, Path) else item for item in values]
+    words.setdefault("runs", words.get("run", ()))
+    if "map" in words:
+        words["runs"] = [*words["runs"], "--map", *words["map"]]
+    if bundle is not None:
+        path = [path_argument(bundle.path)]
+        has_run = any(bundle.runs_path.glob("run-*"))
+        words |= {"bundle": path, "recorded" if has_run else "unrecorded": path}
+    return words
 
 
 # ---- progress

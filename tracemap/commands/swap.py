@@ -16,9 +16,9 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_call, saved_inputs_to_copy, selects_call
 from tracemap.commands.record import turns
 from tracemap.commands.runs import check_damage_on_failure, check_outputs
-from tracemap.commands.streams import print_message, print_next, show_phases
+from tracemap.commands.streams import print_message, print_next, show_in_format, show_phases
 from tracemap.core.errors import ModelInvalid, ToolFailed, UsageInvalid
-from tracemap.core.files import show_in_format, use_utf8, write_text
+from tracemap.core.files import use_utf8, write_text
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names
@@ -268,7 +268,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     original = load(bundle)
     with show_phases("swap") as progress:
         result = swap(original, _replacements(kernels), options, progress)
-    show_in_format(options.format, sys.stdout, partial(print_swap, result), lambda: result)
+    show_in_format(options.format, sys.stdout, partial(print_swap, result), lambda: result, original)
     called = [function.function for function in result.functions]
     if options.verify_application and (left_out := skipped_functions(original, options, called)):
         print_message(f"not called, since they take inputs: {join_names(left_out)}; select a function with --function")

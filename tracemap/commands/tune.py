@@ -23,10 +23,10 @@ from tracemap.commands.programs import (
     selects_call,
 )
 from tracemap.commands.runs import check_damage_on_failure, check_outputs
-from tracemap.commands.streams import print_diagnostics, show_phases
+from tracemap.commands.streams import print_diagnostics, show_in_format, show_phases
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import BundleInvalid, BundleVersion, UsageInvalid
-from tracemap.core.files import STANDARD_OUTPUT, is_standard, is_stream, show_in_format, write_text
+from tracemap.core.files import STANDARD_OUTPUT, is_standard, is_stream, write_text
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import join_names
@@ -283,7 +283,8 @@ def command(bundle: Path, options: TuneOptions) -> None:
     from tracemap.reports.terminal.kernels import print_tune
 
     with show_phases("tune") as progress:
-        result = tune(load(bundle), options, progress)
+        opened = load(bundle)
+        result = tune(opened, options, progress)
     print_diagnostics(result.diagnostics)
     out = sys.stderr if is_standard(options.output) else sys.stdout
-    show_in_format(options.format, out, partial(print_tune, result), lambda: result)
+    show_in_format(options.format, out, partial(print_tune, result), lambda: result, opened)

@@ -12,9 +12,8 @@ import click
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import BundleAttribution, open_and_join_runs, runs_of_bundles
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.streams import print_message, show_in_format, show_phases
 from tracemap.core.errors import QueryInvalid, UsageInvalid
-from tracemap.core.files import show_in_format
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names, plural
 from tracemap.options.results import ALL_OVERHEAD, WhatIfOptions
@@ -162,7 +161,7 @@ def show_gains(attributed: BundleAttribution, found: ProgramGains, options: What
 
         return shown_gains(found)
 
-    show_in_format("json" if options.json else options.format, out, text, value)
+    show_in_format("json" if options.json else options.format, out, text, value, attributed.bundle)
 
 
 # ---- command line

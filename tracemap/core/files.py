@@ -18,7 +18,6 @@ from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
 
-from tracemap.core.codec import pretty_json
 from tracemap.core.errors import (
     TargetExists,
     TargetUnwritable,
@@ -619,20 +618,6 @@ def use_utf8(out: TextIO) -> None:
     """Switch a stream to UTF-8 for data, whatever the locale is; terminals stay as they are."""
     if isinstance(out, io.TextIOWrapper) and not out.isatty():
         out.reconfigure(encoding="utf-8")
-
-
-def show_in_format(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
-    """Write a result to a stream: as JSON of `value()` if `form` is `json`, else with `text`.
-
-    The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
-    """
-    if form != "text":
-        use_utf8(out)
-    if form == "json":
-        out.write(pretty_json(value()))
-    else:
-        text(out)
-    out.flush()
 
 
 def write_output_of(show: Callable[[TextIO], None], target: Path) -> None:

@@ -587,11 +587,16 @@ def kernels_of(graph: TraceGraph, what: str, names: Sequence[str]) -> tuple[str,
 
 
 def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
-    """The ids of the ops in a scope or below it, including ops that are there through one of their calls."""
+    """The ids of the ops in a scope or below it, including ops that are there through one of their calls.
+
+    A scope without the names that JAX's transformations add, such as `h0/attn`, is that of both passes.
+    """
+    size = len(scope)
     return [
         op.id
         for op in graph.ops
-        if scope and any(other[: len(scope)] == scope for other in (op.scope, *scopes_of(graph, op)))
+        if scope
+        and any(scope in (other[:size], plain_scope(other)[:size]) for other in (op.scope, *scopes_of(graph, op)))
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import STANDARD_OUTPUT
 from tracemap.core.units import UNKNOWN, Unknown
-from tracemap.options.option import Options, count, name_list, option, percentage, required
+from tracemap.options.option import Options, count, duration, name_list, option, percentage, required
 
 RULE_HELP = (
     "How to split a kernel's cost over its ops.  [default: measured if the runs have simulated counts or "
@@ -148,8 +148,21 @@ class AttributeOptions(Options, Windowed):
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
+    only: str | None = option(
+        None,
+        "Only rows of the ops that WHAT names, as in `tracemap show`: a line, a scope, an op, a kernel.",
+        metavar="WHAT",
+    )
     memory: int = memory_option()
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions(Options):
+    """Options of `mcp`: limits of an answer."""
+
+    timeout: float = duration(120.0, "Longest time of an answer, in seconds.")
+    depth: int = count(4, "Levels of folders to search for bundles and runs.", at_most=20)
 
 
 ALL_OVERHEAD: Final = "all"
@@ -337,6 +350,12 @@ class DiffOptions(Options):
         "[default: source for JAX, torch and ONNX, else op]",
     )
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
+    only: str | None = option(
+        None,
+        "List only the significant changes and fusion changes of the ops that WHAT names in A or B: a line, a scope, "
+        "an op, a kernel.",
+        metavar="WHAT",
+    )
     top: int = count(20, "Rows of the text tables; 0: all.", at_least=0)
     notes: bool = option(False, "Print all notes on the result, not only the three most important.")
     rule: Rule | None = option(None, RULE_HELP)

@@ -153,6 +153,10 @@ NO_COSTS: Final[Mapping[str, int]] = MappingProxyType({})
 """The empty sum."""
 
 
+Place = tuple[OpId, str, tuple[str, ...]]
+"""The op, the work and the scope of an occurrence."""
+
+
 class OpOccurrence(Record, frozen=True):
     """An op in one of its dispatch sites or transfers, with one call path that leads there.
 
@@ -172,6 +176,11 @@ class OpOccurrence(Record, frozen=True):
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
     attributed: Mapping[str, int]
+
+    @property
+    def place(self) -> Place:
+        """The op, its site or transfer, and the scope of the call path."""
+        return self.op.id, self.work, self.scope
 
 
 class ElapsedShare(Record, frozen=True):
@@ -209,6 +218,13 @@ class MapCosts:
     attribution: Attribution | None
     passes: tuple[str, ...] = ()
     """Patterns; only occurrences of ops in a pass that matches all of them count."""
+    only: frozenset[Place] | None = None
+    """The places whose occurrences of ops count; None: all."""
+
+    @property
+    def _is_part(self) -> bool:
+        """Whether only some occurrences of ops count."""
+        return bool(self.passes) or self.only is not None
 
     @cached_property
     def metrics(self) -> tuple[MetricTotal, ...]:
@@ -225,7 +241,7 @@ class MapCosts:
             result.op: result
             for result in results
             if measurable.intersection(self._works_of_op.get(result.op, ()))
-            and (not self.passes or result.op in self.reached_by_op)
+            and (not self._is_part or result.op in self.reached_by_op)
         }
 
     @cached_property
@@ -246,8 +262,12 @@ class MapCosts:
 
     @cached_property
     def results(self) -> Mapping[str, SiteResult | TransferResult]:
-        """Results by work."""
-        return {**self.site_results, **self._transfer_results}
+        """Results by work; with `only`, of the works that it names."""
+        results: Mapping[str, SiteResult | TransferResult] = {**self.site_results, **self._transfer_results}
+        if self.only is None:
+            return results
+        works = {work for _, work, _ in self.only}
+        return {work: result for work, result in results.items() if work in works}
 
     @cached_property
     def _transfers(self) -> tuple[Transfer, ...]:
@@ -294,7 +314,7 @@ class MapCosts:
 
     @cached_property
     def _attributed(self) -> Mapping[OpId, Mapping[str, int]]:
-        if self.passes:
+        if self._is_part:
             sums: dict[OpId, Mapping[str, int]] = {}
             for reached in self.reached:
                 sums[reached.op.id] = add_costs(sums.get(reached.op.id, NO_COSTS), reached.attributed)
@@ -337,7 +357,12 @@ class MapCosts:
             for work, op, call_paths in paths
             for path, part in zip(call_paths, parts_of(shares.get((work, op), {}), len(call_paths)), strict=True)
         )
-        return tuple(each for each in reached if all(fnmatchcase(pass_of(each.scope), one) for one in self.passes))
+        return tuple(
+            occurrence
+            for occurrence in reached
+            if all(fnmatchcase(pass_of(occurrence.scope), pattern) for pattern in self.passes)
+            and (self.only is None or occurrence.place in self.only)
+        )
 
     @cached_property
     def is_from_framework(self) -> bool:

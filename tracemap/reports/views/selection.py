@@ -80,7 +80,7 @@ def check_selection(costed: MapCosts, attribution: Attribution, options: Attribu
     Raises:
         UsageInvalid: a metric or column is unknown.
     """
-    if options.metrics or options.columns or options.sort or options.filters:
+    if options.metrics or options.columns or options.sort or options.filters or options.only:
         select_from_view(costed, selected_costs(attribution, options), options)
 
 
