@@ -211,9 +211,9 @@ class Cause(Record, frozen=True):
 class Bisection(Document, frozen=True, kw_only=True):
     """The differences of two builds that make the second one worse; no causes: it is not worse.
 
-    `good`, `bad`: the paths of both. `op`: the op whose time was compared; null: the whole program. `good_value`, `bad_value`: of builds with none and
-    with all of the differences. `builds`: number of builds, with these two. `failed`: how many of them could not be
-    compiled, and count as good, except for crashes.
+    `good`, `bad`: the paths of both. `op`: the op whose time was compared; null: the whole program. `good_value`,
+    `bad_value`: of builds with none and with all of the differences. `builds`: number of builds, with these two.
+    `failed`: how many of them could not be compiled, and count as good, except for crashes.
     """
 
     schema_version: Literal[1] = 1
