@@ -373,7 +373,8 @@ def releases(shop: Workshop) -> Verdict:
 def _edited(shop: Workshop, kind: str, work: Sequence[str], metric: str, culprits: int, *options: str) -> Verdict:
     """Edits of a chain: some that do not matter, and work behind one or two layers."""
     chance = shop.random
-    places = chance.sample(range(LAYERS - 1), culprits)
+    # Later layers hide a difference in the values of early ones.
+    places = chance.sample(range(LAYERS - 4 if metric == "outputs" else 0, LAYERS - 1), culprits)
     benign = chance.sample([layer for layer in range(LAYERS - 1) if layer not in places], chance.randint(2, 4))
     chain = Chain(
         {**{layer: list(work) for layer in places}, **{layer: list(chance.choice(BENIGN)) for layer in benign}},

@@ -202,7 +202,6 @@ SHAPES: Final[Mapping[str, Shape]] = {
         ),
         next=(
             "diff {good} {causes.bundle} --brief",
-            "show {causes.bundle} {ops.op} --brief",
             "diff {good} {bad} --brief",
         ),
     ),
