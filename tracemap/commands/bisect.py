@@ -54,6 +54,8 @@ _PART: Final = 2 / 3
 """A build is bad if it has at least this part of the change. Of two that add up, the smaller must have a third."""
 _ROUNDS: Final = 4
 """Rounds of recordings before a time within its interval of the limit is decided by its median."""
+_SEARCHES: Final = 3
+"""Searches by time, if recordings of the proof contradict earlier ones."""
 _LEAST_CHANGE: Final = 0.01
 """The smallest change of time to look for."""
 _LEAST_COMPILE_CHANGE: Final = 0.05
@@ -209,6 +211,8 @@ class _Search:
     unmixed: int = 0
     """Sets of edits that make no valid model, and count as good."""
     tested: dict[Version, _Tested] = field(default_factory=dict)
+    least_rounds: dict[Version, int] = field(default_factory=dict)
+    """Rounds of recordings that a version needs at least, if more than one."""
     measured: dict[str, tuple[Version, Value]] = field(default_factory=dict)
     """The first version with a module, and its cost, by the module's SHA-256."""
     mixed: dict[bytes, MixedModel] = field(default_factory=dict)
@@ -255,7 +259,7 @@ class _Search:
         causes: tuple[Cause, ...] = ()
         if self._is_worse(good, bad):
             self.limit = good.value + _PART * (bad.value - good.value)
-            sets = find_causes(len(self.differences), self._is_bad)
+            sets = self._sets()
             causes = tuple(self._cause([self.differences[index] for index in each]) for each in sets)
         failures = [each for each in self.tested.values() if each.failure]
         return Bisection(
@@ -270,6 +274,35 @@ class _Search:
             builds=len({self.good, self.bad, *self.tested}) + self.unmixed,
             failed=len(failures) + self.unmixed,
         )
+
+    def _sets(self) -> tuple[tuple[int, ...], ...]:
+        """The sets of differences that are bad on their own.
+
+        For times, the builds that prove it are recorded again: of many tests, a few are wrong by chance. If one of them
+        turns out otherwise, the search starts again, with all recordings.
+        """
+        for _ in range(_SEARCHES):
+            sets = find_causes(len(self.differences), self._is_bad)
+            if self.options.metric != "time" or not self._changes_with_more_recordings(sets):
+                break
+        return sets
+
+    def _changes_with_more_recordings(self, sets: Sequence[tuple[int, ...]]) -> bool:
+        """Record each set, what is left of it without one difference, and the rest again; whether one is otherwise."""
+        every = frozenset(range(len(self.differences)))
+        proofs = [every.difference(*sets)]
+        for each in map(frozenset, sets):
+            proofs += [each, *(each - {one} for one in each if len(each) > 1)]
+        changed = False
+        for chosen in proofs:
+            was_bad = self._is_bad(chosen)
+            version = self._with([self.differences[index] for index in sorted(chosen)])
+            if version in self.tested and not self.tested[version].failure and self.least_rounds.get(version, 1) < 2:
+                self.least_rounds[version] = 2
+                del self.tested[version]
+                self.measured.pop(self.versions.bundle(version).graph.module.sha256, None)
+                changed |= self._is_bad(chosen) != was_bad
+        return changed
 
     def _crash_ends(self) -> tuple[Value, Value]:
         self.versions.bundle(self.good)
@@ -373,9 +406,14 @@ class _Search:
                 value = self._time_of_op(recordings)
             elif ratio := interval_of([pair.ratio for pair in pairs]):
                 value = Value(ratio.median, ratio.low, ratio.high)
-            if not value.low <= self._near <= value.high:
+            if number >= self.least_rounds.get(version, 1) and self._is_decided(value):
                 break
         return value
+
+    def _is_decided(self, value: Value) -> bool:
+        """Whether a ratio is on one side of the limit; without a limit yet, whether its change is known to a half."""
+        is_precise = bool(self.limit) or value.high - value.low <= max(_LEAST_CHANGE, abs(value.value - 1) / 2)
+        return is_precise and not value.low <= self._near <= value.high
 
     def _time_of_op(self, recordings: Recordings) -> Value:
         before, after = recordings.runs()
