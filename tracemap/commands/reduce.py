@@ -323,9 +323,10 @@ def _write(search: _Search, found: Candidate, output: Path, progress: Progress) 
 
 
 def _plain_spec(kind: str) -> str:
-    """An input of a type in IREE's syntax; a float is 0.5 everywhere."""
-    is_float = kind.rpartition("x")[2].startswith(("f", "bf"))
-    return f"{kind}={'0.5' if is_float else '0'}" if "x" in kind else ("0.5" if is_float else "0")
+    """An input of a type in IREE's syntax: 0.5 everywhere, or 0 for integers."""
+    plain = kind.removeprefix("tensor<").removesuffix(">").partition(",")[0]
+    number = "0.5" if plain.rpartition("x")[2].startswith(("f", "bf")) else "0"
+    return f"{plain}={number}" if kind.startswith("tensor<") else number
 
 
 # ---- command line
