@@ -193,7 +193,9 @@ class BundleProblem(ShownProblem):
         bundle = self.build(probe.text, "probe", with_inputs=True)
         options = CallOptions(**call_of(self.options))
         with temporary_folder() as folder:
-            return dict(zip(shown, _outputs(bundle, replace(options, function=UNKNOWN), (), folder), strict=True))
+            # The probe has no names of arguments, so that it gets the inputs of the original by position.
+            specs = tuple(input_files(self.bundle, options, (), folder))
+            return dict(zip(shown, _outputs(bundle, CallOptions(inputs=specs), (), folder), strict=True))
 
     def _compile(self, file: str) -> str:
         return _command("iree-compile", *self.flags, file, "-o", Path(file).with_suffix(".vmfb").name)
@@ -407,7 +409,7 @@ class WrongResult(BundleProblem):
         part = self.build(candidate.text)
         positions = {f"op{position}" for position in candidate.slice.positions_of(self.op.id.number)}
         with temporary_folder() as folder:
-            specs = input_files(part, candidate.inputs, folder)
+            specs = input_files(part, CallOptions(), candidate.inputs, folder)
             found = numerics(part, NumericsOptions(inputs=tuple(specs)))
         return any(site.verdict is Verdict.WRONG and positions.intersection(site.ops) for site in found.sites)
 
@@ -417,12 +419,15 @@ class WrongResult(BundleProblem):
         return _command("tracemap", "build", file, "--", *self.flags), _command("tracemap", "numerics", bundle, *flags)
 
 
-def input_files(bundle: Bundle, inputs: Sequence[Array], folder: Path) -> list[str]:
-    """Write the inputs of the only function of a bundle as files; returns their specifications."""
+def input_files(bundle: Bundle, options: CallOptions, inputs: Sequence[Array], folder: Path) -> list[str]:
+    """The specifications of a call's inputs; arrays are written as files.
+
+    Raises:
+        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.calling.make_call`.
+    """
     from tracemap.capture.calling import make_call
     from tracemap.capture.outputs import RUN_TOOL
 
-    options = CallOptions()
     call = make_call(program_of(bundle, options), options, RUN_TOOL, folder, inputs)
     return [given.spec for given in call.inputs]
 

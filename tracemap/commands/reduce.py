@@ -27,11 +27,11 @@ from tracemap.core.errors import (
     TargetUnwritable,
     UsageInvalid,
 )
-from tracemap.core.files import check_files, is_stream, write_text
+from tracemap.core.files import atomic_file, check_files, is_stream, write_text
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import plural
-from tracemap.options.measure import ReduceOptions
+from tracemap.options.measure import CallOptions, ReduceOptions
 
 if TYPE_CHECKING:
     from tracemap.commands.problems import Array
@@ -250,11 +250,14 @@ def _other_values(array: Array) -> Iterator[Array]:
     """Arrays of the same type without the data: random, and with the same value everywhere."""
     import numpy as np
 
+    numbers = np.random.default_rng(0).standard_normal(array.shape)
     if array.dtype.kind in "fc":
-        yield np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
+        yield numbers.astype(array.dtype)
     for value in (0, 1, -1, 1000) if array.dtype.kind != "b" else (False, True):
         if array.dtype.kind != "u" or value >= 0:
             yield np.full(array.shape, value).astype(array.dtype)
+    if array.dtype.kind in "fc":  # only its infinities are left
+        yield np.where(np.isfinite(array), numbers.astype(array.dtype), array)
 
 
 def _made_up(kind: str) -> Array:
@@ -288,21 +291,17 @@ def _write(search: _Search, found: Candidate, output: Path, progress: Progress) 
     evidence = problem.evidence(found)
     specs: list[str] = []
     files: list[Path] = []
-    if isinstance(problem, BundleProblem):
+    if isinstance(problem, BundleProblem) and problem.kind != "lost":
         part = problem.build(found.text, "reduced")
+        (function,) = part.graph.functions
+        specs = [_plain_spec(argument.type) for argument in function.arguments]
         if found.inputs:
-            for number, spec in enumerate(input_files(part, found.inputs, problem.work)):
-                path, at, kind = spec.rpartition("@")[2], "@" in spec, spec.partition("=")[0]
-                if not at:
-                    specs.append(spec)
-                    continue
-                file = output.with_name(f"{output.stem}-{number}{Path(path).suffix}")
-                shutil.copyfile(path, file)
-                files.append(file)
-                specs.append(f"{kind}=@{file.name}" if "=" in spec else f"@{file.name}")
-        else:
-            (function,) = part.graph.functions
-            specs = [_plain_spec(argument.type) for argument in function.arguments]
+            given = input_files(part, CallOptions(), found.inputs, problem.work)
+            written = [
+                _write_input(spec, array, output, number)
+                for number, (spec, array) in enumerate(zip(given, found.inputs, strict=True))
+            ]
+            files, specs = [file for file, _ in written if file is not None], [spec for _, spec in written]
     commands = problem.commands(found, output.name, specs)
     head = [f"// creator: tracemap {__version__}", *(f"// {command}" for command in commands)]
     write_text("\n".join([*head, found.text]), output)
@@ -320,6 +319,24 @@ def _write(search: _Search, found: Candidate, output: Path, progress: Progress) 
         names=search.names,
         data=search.data,
     )
+
+
+def _write_input(spec: str, array: Array, output: Path, number: int) -> tuple[Path | None, str]:
+    """Write an input next to the model; returns its file, None for a number, and its specification there."""
+    import numpy as np
+
+    kind, at, path = spec.partition("@")
+    if not at:
+        return None, spec
+    if array.dtype.kind in "iuf" and array.dtype.isbuiltin:
+        file = output.with_name(f"{output.stem}-{number}.npy")
+        with atomic_file(file) as temporary, temporary.open("wb") as stream:
+            np.save(stream, array)
+        return file, f"@{file.name}"
+    file = output.with_name(f"{output.stem}-{number}{Path(path).suffix}")
+    with atomic_file(file) as temporary:
+        shutil.copyfile(path, temporary)
+    return file, f"{kind}@{file.name}"
 
 
 def _plain_spec(kind: str) -> str:
