@@ -110,6 +110,7 @@ OUTPUTS = {
     "diff": ["diff"],
     "check": [],
     "bisect": [],
+    "reduce": [],
     "export": [],
     "debug-info": ["debug-info"],
     "bench": ["bench"],

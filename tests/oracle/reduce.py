@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -175,7 +175,7 @@ def judge(case: Case, folder: Path) -> Judged:
     begin = time.monotonic()
     printed = check_cli("reduce", target, *options, "--anonymous", "-o", folder / "reduced.mlir", cwd=folder)
     seconds = time.monotonic() - begin
-    left, before, parts = re.search(r"^(\d+) ops? of (\d+) left, (\d+) parts? tried$", printed, re.M).groups()
+    ((left, before, parts),) = re.findall(r"^(\d+) ops? of (\d+) left, (\d+) parts? tried$", printed, re.MULTILINE)
     alone = folder / "alone"
     alone.mkdir()
     for file in folder.glob("reduced*.*"):
@@ -217,7 +217,11 @@ def shown_faults(case: Case, printed: str, original: Path, folder: Path) -> Iter
         if done[0].returncode != wanted.returncode or first_error(done[0].stderr) != first_error(wanted.stderr):
             yield f"the compiler fails otherwise: {done[0].returncode}, {first_error(done[0].stderr)}"
         return
-    yield from (f"{command[0]} failed: {own.stderr[-300:]}" for command, own in zip(commands, done, strict=True) if own.returncode)
+    yield from (
+        f"{command[0]} failed: {own.stderr[-300:]}"
+        for command, own in zip(commands, done, strict=True)
+        if own.returncode
+    )
     if case.shows == "nan" and "NAN" not in done[-1].stdout.upper():
         yield "no NaN is printed"
     if case.shows == "lost":

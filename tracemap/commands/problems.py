@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import resource
+import shlex
 import signal
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tracemap.commands.programs import program_of, saved_inputs_to_copy
-from tracemap.core.errors import InputInvalid, ModelInvalid, OutputInvalid, ProgramFailed, UsageInvalid
+from tracemap.core.errors import ModelInvalid, UsageInvalid
 from tracemap.core.process.children import end, ended_within, start
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
@@ -23,7 +25,6 @@ from tracemap.core.units import UNKNOWN, format_ns
 from tracemap.options.measure import CallOptions, RecordOptions, ReduceOptions, call_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from tracemap.compare.reduction import Problem
@@ -145,15 +146,18 @@ class BundleProblem(ShownProblem):
 
     @property
     def key(self) -> str:
+        """The kind of the problem and the op."""
         return f"{self.kind} {self.op.id}"
 
     def needed(self, slicer: Slicer) -> frozenset[int]:
+        """The unit of the op in the call of its dispatch."""
         path = next((member.path for member in self.site.members if member.op == self.op.id), ()) if self.site else ()
         own = [slicer.units[index] for index in sorted(slicer.units_of(self.ops))]
         same = [unit for unit in own if unit.path == tuple(call.number for call in path)]
         return frozenset(unit.index for unit in (same or own)[:1])
 
     def begin(self, slicer: Slicer) -> frozenset[int]:
+        """The ops of its dispatch."""
         if self.site is None:
             return self.needed(slicer)
         members = {
@@ -207,14 +211,11 @@ class BundleProblem(ShownProblem):
 
 
 def _function_of(candidate: Candidate) -> str:
-    match = re.search(r"func(?:\.func)? (?:public )?@([\w$.-]+|\"[^\"]*\")[^\n]*\{\s*$", candidate.text, re.MULTILINE)
-    names = re.findall(r"^  (?:func|util)\.func (?:public )?@([\w$.-]+)", candidate.text, re.MULTILINE)
-    return str(names[-1] if names else match[1] if match else candidate.slice.function)
+    """The name of the public function, which is last in the module."""
+    return re.findall(r"^  (?:func|util)\.func (?:public )?@([\w$.-]+)", candidate.text, re.MULTILINE)[-1]
 
 
 def _command(*words: str) -> str:
-    import shlex
-
     return shlex.join(words)
 
 
@@ -229,7 +230,7 @@ def _outputs(bundle: Bundle, options: CallOptions, inputs: Sequence[Array], fold
 # ---- a slow kernel
 
 
-class SlowKernel(BundleProblem):
+class _SlowKernel(BundleProblem):
     """A part has the same kernel: equal but for the places of its operands in memory."""
 
     kind = "slow"
@@ -355,7 +356,7 @@ def _cold_time(bundle: Bundle, kernel: str) -> _Times | None:
 # ---- wrong numbers
 
 
-class MakesNan(BundleProblem):
+class _MakesNan(BundleProblem):
     """A result of the op has a NaN, and no input of the part has one."""
 
     kind = "nan"
@@ -391,7 +392,7 @@ def _has_nan(array: Array) -> bool:
         return False
 
 
-class WrongResult(BundleProblem):
+class _WrongResult(BundleProblem):
     """`numerics` finds that the dispatch of the op has a wrong result."""
 
     kind = "wrong"
@@ -435,7 +436,7 @@ def input_files(bundle: Bundle, options: CallOptions, inputs: Sequence[Array], f
 # ---- a lost location
 
 
-class LostLocation(BundleProblem):
+class _LostLocation(BundleProblem):
     """The same compiler phase loses the location of the op."""
 
     kind = "lost"
@@ -475,11 +476,12 @@ _FRAME: Final = re.compile(r"\s*#\d+ 0x[0-9a-f]+ (.*)")
 _HANDLERS: Final = re.compile(r"llvm::sys|Signal|__restore_rt|\(/\S*libc\.so|raise|abort|__pthread|gsignal|_start")
 _PLACE: Final = re.compile(r" \S+:\d+:\d+$| \(.*\)$")
 _VARIABLE: Final = re.compile(r"%[\w#.$-]+|@[\w.$-]+|\d+")
+_ENDLESS: Final = "the compiler does not end"
 _LEAST_S, _TIMES_LONGER = 20.0, 5.0
 
 
 @dataclass
-class CompilerFails(ShownProblem):
+class _CompilerFails(ShownProblem):
     """The compiler fails with the same first error; if it crashes, in the same function.
 
     `limit_s`: time after which a compilation counts as endless.
@@ -495,8 +497,6 @@ class CompilerFails(ShownProblem):
     signature: str = field(init=False)
 
     def __post_init__(self) -> None:
-        import time
-
         begin = time.monotonic()
         self.signature = self._signature(self.model)
         if not self.signature:
@@ -521,10 +521,10 @@ class CompilerFails(ShownProblem):
         with said.open("wb") as stderr:
             child = start([find_tool("iree-compile"), source, "-o", target, *self.flags], stderr=stderr)
             try:
-                with _bounded_memory(child.pid):
-                    if not ended_within(child, self.limit_s):
-                        return f"no end within {self.limit_s:.0f} s"
-                    status = child.wait()
+                _bound_memory(child.pid)
+                if not ended_within(child, self.limit_s):
+                    return _ENDLESS
+                status = child.wait()
             finally:
                 end(child)
         return failure_signature(status, said.read_text(encoding="utf-8", errors="replace"))
@@ -533,15 +533,11 @@ class CompilerFails(ShownProblem):
         return (_command("iree-compile", *self.flags, file, "-o", Path(file).with_suffix(".vmfb").name),)
 
 
-@contextmanager
-def _bounded_memory(pid: int) -> Iterator[None]:
+def _bound_memory(pid: int) -> None:
     """Limit the data of a process to the memory that is free."""
     limit = max(1 << 30, free_memory())
-    try:
+    with suppress(OSError, ValueError):  # it has ended, or has a lower limit
         resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
-    except (OSError, ValueError):  # it has ended, or has a lower limit
-        pass
-    yield
 
 
 def failure_signature(status: int, output: str) -> str:
@@ -587,18 +583,18 @@ def problem_of(target: Path, options: ReduceOptions, work: Path) -> ShownProblem
     return _problem_of_bundle(load(target), options, work)
 
 
-def _failure_of(target: Path, options: ReduceOptions, work: Path) -> CompilerFails:
+def _failure_of(target: Path, options: ReduceOptions, work: Path) -> _CompilerFails:
     from tracemap.core.files import read_user_input
     from tracemap.ir.slicing import public_functions
     from tracemap.map.build.compiler.flags import compile_flags
 
     model = read_user_input(str(target), ModelInvalid)
     functions = public_functions(model) if options.function is UNKNOWN else (str(options.function),)
-    return CompilerFails(model, target.name, compile_flags("local", options.flags), functions, work)
+    return _CompilerFails(model, target.name, compile_flags("local", options.flags), functions, work)
 
 
 _KINDS: Final[Mapping[str, type[BundleProblem]]] = {
-    problem.kind: problem for problem in (SlowKernel, MakesNan, WrongResult, LostLocation)
+    problem.kind: problem for problem in (_SlowKernel, _MakesNan, _WrongResult, _LostLocation)
 }
 
 

@@ -6,9 +6,8 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -118,7 +117,8 @@ class _Search:
                 if part is not None:
                     return self._minimal(slicer, part)
         raise UsageInvalid(
-            f"{self.problem.name}: no function shows it when its ops are compiled again: {self.problem.what}"
+            f"{self.problem.name}: compiled again, the model does not show this, so that nothing is left to reduce: "
+            f"{self.problem.what}"
         )
 
     def _first(self, slicer: Slicer) -> frozenset[int] | None:
@@ -272,10 +272,11 @@ def _made_up(kind: str) -> Array:
     from tracemap.ir.attributes import shape_of
 
     shape, element = shape_of(kind), _ELEMENT.search(kind)
-    if not all(isinstance(size, int) for size in shape.extents):
+    sizes = [size for size in shape.extents if isinstance(size, int)]
+    if len(sizes) < len(shape.extents):
         raise ModelInvalid("an input inside control flow has an unknown size")
     dtype = dtype_of(number_type(element[1] if element else kind))
-    numbers = np.random.default_rng(0).random([int(size) for size in shape.extents]) / 10
+    numbers = np.random.default_rng(0).random(sizes) / 10
     return numbers.astype(dtype)
 
 

@@ -139,7 +139,7 @@ def anonymous_text(text: str, function: str, names: Collection[str], keep: Colle
             module.operation.verify()
         except ir.MLIRError as error:
             raise ModelInvalid(f"without its names the model is not valid: {error}") from error
-    result = module.operation.get_asm(enable_debug_info=False)
+    result = str(module.operation.get_asm(enable_debug_info=False))
     return result if result.endswith("\n") else result + "\n"
 
 
@@ -152,10 +152,15 @@ def _items(parser: MlirParser, module: Module) -> Iterator[tuple[Operation, str]
             if _is_data(attribute):
                 if not (isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat):
                     yield operation, name
-            elif "." in name and not name.startswith(_KNOWN):
+            elif _has_text(parser, operation, name):
                 yield operation, name
-            elif '"' in parser.text_of(attribute) and not _is_word(operation, name):
-                yield operation, name
+
+
+def _has_text(parser: MlirParser, operation: Operation, name: str) -> bool:
+    """Whether an attribute is metadata or has texts that may be names."""
+    if "." in name and not name.startswith(_KNOWN):
+        return True
+    return '"' in parser.text_of(operation.attributes[name]) and not _is_word(operation, name)
 
 
 def _replace(parser: MlirParser, operation: Operation, name: str) -> None:
@@ -175,12 +180,10 @@ def _seeded(kind: str) -> str:
 
     shape = shape_of(kind)
     element = re.sub(r"^[su]i", "i", kind.rpartition("x")[2].rstrip(">"))
-    if element not in _BYTES or not all(isinstance(size, int) for size in shape.extents):
+    count = shape.elements
+    if element not in _BYTES or not isinstance(count, int):
         return f"dense<{'true' if element == 'i1' else 1 if element.startswith('i') else '1.0'}> : {kind}"
-    count = 1
-    for size in shape.extents:
-        count *= int(size)
-    source = random.Random(0)  # noqa: S311 - no secret
+    source = random.Random(0)
     numbers = np.array([source.random() for _ in range(min(count, 4099))])
     numbers = np.resize(numbers, count)
     values = 2 * numbers - 1 if element.startswith("f") else np.round(numbers)

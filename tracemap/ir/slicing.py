@@ -18,7 +18,6 @@ from tracemap.ir.parsing import (
     Module,
     Operation,
     Value,
-    entry_arguments,
     ir,
     nested,
     string_attribute,
@@ -119,7 +118,7 @@ class Slice:
     @property
     def text(self) -> str:
         """The module's text, without locations."""
-        text = self.module.operation.get_asm(enable_debug_info=False)
+        text = str(self.module.operation.get_asm(enable_debug_info=False))
         return text if text.endswith("\n") else text + "\n"
 
     def positions_of(self, op: int) -> tuple[int, ...]:
@@ -349,9 +348,7 @@ class Slicer:
         is_outside = value.unit < 0 or (value.block < 0 and self.units[value.unit].parent < 0)
         return is_outside and _is_passable(self._value_of[value][0])
 
-    def cut(
-        self, units: Iterable[int], *, results: Sequence[ValueId] = (), arguments: Sequence[ValueId] = ()
-    ) -> Slice:
+    def cut(self, units: Iterable[int], *, results: Sequence[ValueId] = (), arguments: Sequence[ValueId] = ()) -> Slice:
         """The slice with these units.
 
         Args:
@@ -489,7 +486,7 @@ def _is_passable(value: Value) -> bool:
 
 
 def _returned(function: Operation) -> Sequence[Value]:
-    return _last(function.regions[0].blocks[0]).operands
+    return list(_last(function.regions[0].blocks[0]).operands)
 
 
 def _last(block: ir.Block) -> Operation:

@@ -213,6 +213,7 @@ def same_code(module: Path, other: Path) -> dict[str, bool]:
 
 
 def kernel_codes(module: Path) -> dict[str, tuple[str, ...]]:
+    """The code of each kernel of a module, without addresses; empty if it cannot be read."""
     try:
         return {
             function.name: address_free_code(image, function)

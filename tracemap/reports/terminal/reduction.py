@@ -17,7 +17,9 @@ def print_reduction(result: Reduction, anonymous: bool, out: TextIO) -> None:
     for line in result.evidence:
         say(terminal, line)
     if not result.same_time:
-        say(terminal, "The kernel is the same, and its time differs: operands are in other caches than in the original.")
+        say(
+            terminal, "The kernel is the same, and its time differs: operands are in other caches than in the original."
+        )
     if anonymous:
         left = ", ".join(result.names)
         say(terminal, f"names of the original left: {len(result.names)}{f' ({left})' if left else ''}")
