@@ -56,7 +56,7 @@ def test_failures_of_the_compiler_are_equal_whatever_the_names() -> None:
     other = "other.mlir:7:2: error: 'linalg.fill' op has 12 results of @f\n"
     assert failure_signature(1, one) == failure_signature(1, other)
     stack = "Stack dump:\n #0 0x00007f1 llvm::sys::PrintStackTrace(int) S.cpp:0:0\n #1 0x0000a mlir::f(int) F.cpp:9:1\n"
-    assert failure_signature(-8, stack) == "SIGFPE in mlir::f"
+    assert failure_signature(-8, stack) == "SIGFPE in mlir::f(int)"
     assert failure_signature(-8, stack) != failure_signature(-11, stack)
 
 

@@ -41,11 +41,13 @@ class Candidate:
 
     Attributes:
         text: the module.
+        function: the name of its function.
         slice: the slice that it is; a renamed one has the same operations.
         inputs: one per argument; empty: any will do.
     """
 
     text: str
+    function: str
     slice: Slice
     inputs: tuple[Array, ...] = ()
 
@@ -206,13 +208,8 @@ class BundleProblem(ShownProblem):
 
     def _run(self, tool: str, candidate: Candidate, file: str, inputs: Sequence[str]) -> str:
         module = Path(file).with_suffix(".vmfb").name
-        words = (f"--module={module}", f"--function={_function_of(candidate)}")
+        words = (f"--module={module}", f"--function={candidate.function}")
         return _command(tool, "--device=local-task", *words, *(f"--input={spec}" for spec in inputs))
-
-
-def _function_of(candidate: Candidate) -> str:
-    """The name of the public function, which is last in the module."""
-    return re.findall(r"^  (?:func|util)\.func (?:public )?@([\w$.-]+)", candidate.text, re.MULTILINE)[-1]
 
 
 def _command(*words: str) -> str:

@@ -161,15 +161,15 @@ class _Search:
         kinds = slicer.types_of(part.arguments)
         is_dynamic = any("?" in kind for kind in kinds)
         if not (self.problem.takes_values or (is_dynamic and self.problem.kind != "lost")):
-            return Candidate(part.text, part)
+            return Candidate(part.text, part.function, part)
         if self.problem.kind == "crash":
-            return Candidate(part.text, part)
+            return Candidate(part.text, part.function, part)
         self._compute(slicer, units, always=True)
         inputs = [
             self._values[value] if value in self._values else _made_up(kind)
             for value, kind in zip(part.arguments, kinds, strict=True)
         ]
-        return Candidate(part.text, part, tuple(inputs))
+        return Candidate(part.text, part.function, part, tuple(inputs))
 
     def _compute(self, slicer: Slicer, units: Iterable[int], *, always: bool = False) -> None:
         """Compute the values that units take, if parts need them."""
@@ -212,14 +212,21 @@ class _Search:
 
     def anonymous(self, found: Candidate) -> Candidate:
         """A candidate without names, texts and weights of the model; what must stay is in `names` and `data`."""
-        from tracemap.ir.anonymous import anonymous_text, is_data_item, items_of, names_in, names_left
+        from tracemap.ir.anonymous import (
+            anonymous_text,
+            is_data_item,
+            items_of,
+            names_in,
+            names_left,
+            new_function_name,
+        )
 
         names = names_in(self.problem.model)
         items = items_of(found.text)
 
         def renamed(keep: Collection[int]) -> Candidate:
             text = anonymous_text(found.text, found.slice.function, names, keep)
-            return replace(found, text=text)
+            return replace(found, text=text, function=new_function_name(names))
 
         def shows(keep: frozenset[int]) -> bool:
             try:

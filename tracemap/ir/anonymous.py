@@ -191,6 +191,14 @@ def _seeded(kind: str) -> str:
     return f'dense<"0x{data}"> : {kind}'
 
 
+def new_function_name(names: Collection[str]) -> str:
+    """The name of the function in an anonymous model: `f`, unless the original has that name."""
+    name = "f"
+    while name in names:
+        name += "_"
+    return name
+
+
 def _rename(module: Module, function: str, names: Collection[str]) -> None:
     """Name the function `f` and all other symbols `s0`, `s1`, … in their order."""
     taken = {*names, *(string_attribute(top, _SYMBOL_NAME) for top in nested(module.operation))}
@@ -199,7 +207,7 @@ def _rename(module: Module, function: str, names: Collection[str]) -> None:
         old = string_attribute(top, _SYMBOL_NAME)
         if not old:
             continue
-        new = "f" if old == function else f"s{count}"
+        new = new_function_name(names) if old == function else f"s{count}"
         count += old != function
         while new in taken:
             new += "_"
