@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is left of a model, and what is wrong with it."""
+    """A reduced model: its figures, and its faults."""
 
     case: Case
     before: int
@@ -92,7 +92,7 @@ LOGARITHM = linalg_model(
 
 
 def stablehlo_model() -> str:
-    """Forty ops with a product of which one extent is 0: IREE divides by zero."""
+    """Forty ops and a product with an extent of 0, for which IREE divides by zero."""
     kind = "tensor<4x8xf32>"
     lines = ['module @secret_module attributes {acme.owner = "alice"} {']
     lines.append(
@@ -147,10 +147,11 @@ CASES: Final = (
     Case("NaN of a root in TOSA", tosa_model(), "nan", "tosa.rsqrt"),
     Case("location lost after the stream phase", GPT2, "lost", "op83"),
     Case("location lost on input", GPT2, "lost", "op52"),
+    Case("location lost in linalg", LOGARITHM, "lost", "arith.negf"),
     Case("compiler rejects a softmax", SOFTMAX, "crash"),
     Case("compiler divides by zero", stablehlo_model(), "crash"),
 )
-QUICK: Final = (CASES[0], CASES[7], CASES[9], CASES[12])
+QUICK: Final = (CASES[0], CASES[7], CASES[11], CASES[13])
 """One of each problem, for the tests of every change."""
 
 
@@ -200,7 +201,11 @@ def size_faults(left: int, before: int) -> Iterator[str]:
 def name_faults(original: str, reduced: str) -> Iterator[str]:
     """The names and texts of a model that are in its reduced form, found by patterns, not by MLIR's parser."""
     names = set(re.findall(r"@([\w.$-]+)", original)) | set(re.findall(r'"([^"\n]{2,200})"', original))
-    names |= {name for name in re.findall(r"%([A-Za-z_][\w.]*)", original) if not re.match(r"arg\d|c(st)?_?\d*$", name)}
+    names |= {
+        name
+        for name in re.findall(r"%([A-Za-z_][\w.]*)", original)
+        if not re.match(r"arg\d|(c|cst|none|str|int|true|false)_?\d*$", name)
+    }
     text = "\n".join(line for line in reduced.splitlines() if not line.startswith("//"))
     words = set(re.findall(r"@([\w.$-]+)", text)) | set(re.findall(r'"([^"\n]*)"', text))
     words |= set(re.findall(r"%([A-Za-z_][\w.]*)", text))

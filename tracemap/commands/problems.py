@@ -54,7 +54,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the original and its part show, for people; `same_time`: whether their times agree."""
+    """Figures of the original and of its part, for people; `same_time`: whether their times agree."""
 
     lines: tuple[str, ...]
     same_time: bool = True

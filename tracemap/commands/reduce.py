@@ -185,7 +185,7 @@ class _Search:
     # ---- verdicts
 
     def shows(self, candidate: Candidate) -> bool:
-        """Whether a candidate shows the problem; from an earlier search if this was tried there."""
+        """Try a candidate, or read the verdict of an earlier search; returns whether it shows the problem."""
         self.tried += 1
         verdict = self.folder / self._key(candidate)
         try:
@@ -200,9 +200,9 @@ class _Search:
         return shown
 
     def _key(self, candidate: Candidate) -> str:
-        from iree.compiler import version
+        from tracemap.map.build.compiler.compilation import compiler_version
 
-        words = (self.problem.key, version.VERSION, *self.problem.flags, candidate.text)
+        words = (self.problem.key, compiler_version(), *self.problem.flags, candidate.text)
         digest = hashlib.sha256("\0".join(words).encode())
         for array in candidate.inputs:
             digest.update(str(array.dtype).encode() + array.tobytes())
@@ -369,7 +369,7 @@ def command(target: Path, options: ReduceOptions) -> None:
     \b
     Example:
       tracemap reduce model.tracemap --op op12
-      tracemap reduce model.tracemap --op model.py:40 --shows nan --input x=@x.npy -o nan.mlir
+      tracemap reduce model.tracemap --op op40 --shows nan --input x=@x.npy
       tracemap reduce model.mlir --shows crash --anonymous -- --iree-opt-level=O3
     """
     from tracemap.reports.terminal.reduction import print_reduction

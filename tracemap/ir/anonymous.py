@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Final
 
 from tracemap.core.errors import ModelInvalid
@@ -18,6 +19,10 @@ _KNOWN: Final = ("torch.", "torch_c.", "mhlo.", "stablehlo.", "iree.", "linalg."
 """Prefixes of attributes of frontends and compilers."""
 _PRINTED: Final = re.compile(r"\d+|arg\d+|c(st)?(_?\d+)*|c\d+_i\d+(_\d+)?|extracted\w*|true|false")
 _ARGUMENT: Final = re.compile(rb"%([A-Za-z_][\w.$-]*)")
+_BLOB: Final = re.compile(r'^\s+([\w.$-]+|"[^"]*"): "0x([0-9A-Fa-f]+)"', re.MULTILINE)
+_RESOURCE: Final = re.compile(r'dense_resource<([\w.$-]+|"[^"]*")>')
+_ALIGNMENT_DIGITS: Final = 8
+"""Digits ahead of a resource's data, which say how to align it (mlir/lib/AsmParser/Parser.cpp)."""
 _BYTES: Final = {"f64": 8, "f32": 4, "f16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1}
 
 
@@ -64,6 +69,8 @@ def _names_of(parser: MlirParser, operation: Operation) -> set[str]:
             found.add(name)
         if name == _SYMBOL_NAME:
             found.add(string_attribute(operation, name))
+        elif _is_resource(attribute):
+            found |= {key.strip('"') for key in _RESOURCE.findall(str(attribute))}
         elif not _is_data(attribute) and not _is_word(operation, name):
             found |= set(_strings(parser.text_of(attribute)))
             found |= _keys(attribute)
@@ -85,7 +92,12 @@ def _strings(text: str) -> Iterator[str]:
 
 
 def _is_data(attribute: Attribute) -> bool:
-    return isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr))
+    return isinstance(attribute, ir.DenseElementsAttr) or _is_resource(attribute)
+
+
+def _is_resource(attribute: Attribute) -> bool:
+    """Whether an attribute is a constant whose data is a named resource."""
+    return not isinstance(attribute, ir.DenseElementsAttr) and str(attribute).startswith("dense_resource<")
 
 
 def _is_word(operation: Operation, name: str) -> bool:
@@ -97,17 +109,18 @@ def _is_word(operation: Operation, name: str) -> bool:
 
 
 def items_of(text: str) -> tuple[str, ...]:
-    """What `anonymous_text` replaces besides symbols: texts and metadata, and the data of constants, described.
+    """Descriptions of texts, metadata and data of constants that `anonymous_text` replaces.
 
     Raises:
         ModelInvalid: the model does not parse.
     """
     parser = MlirParser()
+    module = _without_resources(parser, text)
     return tuple(
         f"{operation.name}: {name} ({parser.text_of(operation.attributes[name].type)})"
         if _is_data(operation.attributes[name])
         else f"{operation.name}: {name}"
-        for operation, name in _items(parser, parser.parse(text, printed=True))
+        for operation, name in _items(parser, module)
     )
 
 
@@ -129,7 +142,7 @@ def anonymous_text(text: str, function: str, names: Collection[str], keep: Colle
         ModelInvalid: the result is not valid.
     """
     parser = MlirParser()
-    module = parser.parse(text, printed=True)
+    module = _without_resources(parser, text)
     with parser.context, ir.Location.unknown():
         for index, (operation, name) in reversed(list(enumerate(_items(parser, module)))):
             if index not in keep:
@@ -141,6 +154,21 @@ def anonymous_text(text: str, function: str, names: Collection[str], keep: Colle
             raise ModelInvalid(f"without its names the model is not valid: {error}") from error
     result = str(module.operation.get_asm(enable_debug_info=False))
     return result if result.endswith("\n") else result + "\n"
+
+
+def _without_resources(parser: MlirParser, text: str) -> Module:
+    """Parse a model, and move the data of constants from named resources to the constants."""
+    module = parser.parse(text, printed=True)
+    blobs = {key.strip('"'): data for key, data in _BLOB.findall(text)}
+    for operation in walk(module.operation):
+        for name in list(operation.attributes):
+            attribute = operation.attributes[name]
+            if _is_resource(attribute):
+                (key,) = _RESOURCE.findall(str(attribute))
+                data = blobs.get(key.strip('"'), "")[_ALIGNMENT_DIGITS:]
+                with suppress(ModelInvalid):
+                    operation.attributes[name] = parser.attribute(f'dense<"0x{data}"> : {attribute.type}')
+    return module
 
 
 def _items(parser: MlirParser, module: Module) -> Iterator[tuple[Operation, str]]:

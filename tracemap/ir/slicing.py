@@ -381,7 +381,9 @@ class Slicer:
             for number, result in enumerate(self._operations[index].results):
                 value = ValueId(index, number)
                 users = self._users.get(value, frozenset({-1}))
-                inside = all(user in kept or (user >= 0 and self._is_inside(user, kept)) for user in users)
+                is_kept = [user in kept or (user >= 0 and self._is_inside(user, kept)) for user in users]
+                # A constant is no result worth to return.
+                inside = all(is_kept) if self.units[index].takes else any(is_kept)
                 if not inside and _is_passable(result):
                     self._value_of.setdefault(value, (result, self._frames[index]))
                     yield value
