@@ -70,7 +70,7 @@ def test_what_cannot_be_reduced(tmp_path: Path) -> None:
         ((bundle,), "name the op with the problem"),
         ((bundle, "--shows", "crash"), "needs the model and the flags that fail"),
         ((bundle, "--op", "op6", "--", "--iree-opt-level=O3"), "has its own compiler flags"),
-        ((bundle, "--op", "op6", "--shows", "nan"), "does not show this"),
+        ((bundle, "--op", "op6", "--shows", "nan"), "has no NaN"),
         ((bundle, "--op", "op6", "--shows", "lost"), "still located after the last phase"),
         ((bundle, "--op", "missing"), "missing"),
     ):

@@ -31,6 +31,8 @@ from tracemap.map.query import phase_of_loss
 
 _SHARE: Final = 0.1
 _FEWEST: Final = 40
+_PRINTED: Final = re.compile(r"(arg|c|cst|none|str|int|true|false)_?\d*")
+"""Names that MLIR's printer gives to values."""
 GPT2, SCAN, ONNX, TORCH = "jax_gpt2_4l", "jax_gpt2_4l_scan", "onnx_tinygpt_named", "torch_tinygpt"
 
 
@@ -201,11 +203,8 @@ def size_faults(left: int, before: int) -> Iterator[str]:
 def name_faults(original: str, reduced: str) -> Iterator[str]:
     """The names and texts of a model that are in its reduced form, found by patterns, not by MLIR's parser."""
     names = set(re.findall(r"@([\w.$-]+)", original)) | set(re.findall(r'"([^"\n]{2,200})"', original))
-    names |= {
-        name
-        for name in re.findall(r"%([A-Za-z_][\w.]*)", original)
-        if not re.match(r"arg\d|(c|cst|none|str|int|true|false)_?\d*$", name)
-    }
+    variables = re.findall(r"%([A-Za-z_][\w.]*)", original)
+    names |= {name for name in variables if not _PRINTED.fullmatch(name)}
     text = "\n".join(line for line in reduced.splitlines() if not line.startswith("//"))
     words = set(re.findall(r"@([\w.$-]+)", text)) | set(re.findall(r'"([^"\n]*)"', text))
     words |= set(re.findall(r"%([A-Za-z_][\w.]*)", text))

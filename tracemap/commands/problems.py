@@ -364,6 +364,10 @@ class _MakesNan(BundleProblem):
         return f"{self.op.id} ({self.op.name}) makes a NaN"
 
     def begin(self, slicer: Slicer) -> frozenset[int]:
+        own = self.results(slicer)
+        values = self.values(slicer, own)
+        if len(values) == len(own) and not any(map(_has_nan, values.values())):
+            raise UsageInvalid(f"{self.op.id} ({self.op.name}): its result has no NaN; name the inputs with --input")
         return self.needed(slicer)
 
     def results(self, slicer: Slicer) -> Sequence[ValueId]:
