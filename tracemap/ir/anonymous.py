@@ -88,7 +88,7 @@ def _keys(attribute: Attribute) -> set[str]:
 
 def _strings(text: str) -> Iterator[str]:
     for match in re.finditer(r'"((?:[^"\\]|\\.)*)"', text):
-        yield unescape(match[1])
+        yield unescape(match[0])
 
 
 def _is_data(attribute: Attribute) -> bool:
