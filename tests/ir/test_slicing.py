@@ -96,7 +96,7 @@ def test_anonymous_models_have_no_name_of_the_original() -> None:
 
 
 KERNEL = """
-#layout = #hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>, #hal.pipeline.binding<storage_buffer>]>
+#layout = #hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>]>
 func.func @NAME() {
   %zero = arith.constant 0.0 : f32
   %at = arith.constant OFFSET : index

@@ -101,8 +101,8 @@ def _is_resource(attribute: Attribute) -> bool:
 
 
 def _is_word(operation: Operation, name: str) -> bool:
-    """Whether an attribute is the name of an operator of ONNX."""
-    return operation.name == "torch.operator" and name == "name"
+    """Whether an attribute is a word of the compiler: the name of an operator of ONNX, or a visibility."""
+    return name == "sym_visibility" or (operation.name == "torch.operator" and name == "name")
 
 
 # ---- edits
