@@ -143,7 +143,7 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.native $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS) $(ACCURACY_FLAGS)
 
-reduced: $(READY) ## reduce the models of 14 problems, and check that what is left shows them
+reduced: $(READY) ## reduce the models of 15 problems, and check that what is left shows them
 	$(BIN)/python -m tests.oracle.reduce
 
 mutations: $(READY) ## damage each kind of input file MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tracemap.commands.programs import program_of, saved_inputs_to_copy
-from tracemap.core.errors import ModelInvalid, UsageInvalid
+from tracemap.core.errors import ModelInvalid, TracemapError, UsageInvalid
 from tracemap.core.process.children import end, ended_within, start
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
@@ -255,6 +255,11 @@ class _SlowKernel(BundleProblem):
 
         return kernel_digest(MlirParser(), bundle.kernel_text(bundle.graph.kernel_by_name[kernel]))
 
+    def begin(self, slicer: Slicer) -> frozenset[int]:
+        # A model that cannot run, for example without its parameters, is an error ahead of the search.
+        self._median(self.bundle, self._site.kernel, (), own=True)
+        return super().begin(slicer)
+
     def shows(self, candidate: Candidate) -> bool:
         return bool(self._kernel_in(self.build(candidate.text), candidate))
 
@@ -272,7 +277,7 @@ class _SlowKernel(BundleProblem):
         kernel = self._kernel_in(part, candidate)
         times: dict[Path, list[float]] = {self.bundle.path: [], part.path: []}
         for bundle, name, inputs, own in self._recordings(part, kernel, candidate):
-            times[bundle.path].append(self._median(bundle, name, inputs, own))
+            times[bundle.path].append(self._median(bundle, name, inputs, own=own))
         before, after = (_Times(statistics.median(own), min(own), max(own)) for own in times.values())
         lines = [f"time of a call: {before} in the original, {after} in the reduced model"]
         agree = before.overlaps(after)
@@ -292,7 +297,7 @@ class _SlowKernel(BundleProblem):
         for _, side in turns(self.options.repeat, 2):
             yield (part, kernel, candidate.inputs, False) if side else (self.bundle, self._site.kernel, (), True)
 
-    def _median(self, bundle: Bundle, kernel: str, inputs: tuple[Array, ...], own: bool) -> float:
+    def _median(self, bundle: Bundle, kernel: str, inputs: tuple[Array, ...], *, own: bool) -> float:
         from tracemap.commands.record import record
         from tracemap.map.model import entry_name
         from tracemap.runs.sql import query_database, reader_call
@@ -345,7 +350,10 @@ def _cold_time(bundle: Bundle, kernel: str) -> _Times | None:
     from tracemap.commands.bench import bench
     from tracemap.options.kernels import BenchOptions
 
-    found = bench(bundle, BenchOptions(kernel=(kernel,), cold=True, no_verify=True, seconds=0)).kernels
+    try:
+        found = bench(bundle, BenchOptions(kernel=(kernel,), cold=True, no_verify=True, seconds=0)).kernels
+    except TracemapError:  # such as a kernel for a GPU
+        return None
     cold = next((each.cold_ns for each in found if each.cold_ns is not None), None)
     return None if cold is None else _Times(cold.median, cold.q1, cold.q3)
 

@@ -238,6 +238,7 @@ class _Search:
         result = self._with_other_inputs(renamed(kept))
         self.names = names_left(result.text, names)
         self.data += tuple(items[index] for index in sorted(kept) if is_data_item(items[index]))
+        self.data += tuple(f"a path in the flag {flag}" for flag in self.problem.flags if "/" in flag)
         return result
 
     def _with_other_inputs(self, found: Candidate) -> Candidate:
