@@ -216,7 +216,7 @@ def name_faults(original: str, reduced: str) -> Iterator[str]:
     names |= {name for name in variables if not _PRINTED.fullmatch(name)}
     text = "\n".join(line for line in reduced.splitlines() if not line.startswith("//"))
     words = set(re.findall(r"@([\w.$-]+)", text)) | set(re.findall(r'"([^"\n]*)"', text))
-    words |= set(re.findall(r"%([A-Za-z_][\w.]*)", text))
+    words |= {name for name in re.findall(r"%([A-Za-z_][\w.]*)", text) if not _PRINTED.fullmatch(name)}
     operators = set(re.findall(r'torch\.operator "([\w.]+)"', original))
     yield from (f"the name {name!r} is left" for name in sorted(words & names - operators))
 
