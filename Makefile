@@ -32,7 +32,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions bisections reduced reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -145,6 +145,12 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.numerics --corpus $(CORPUS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.native $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS) $(ACCURACY_FLAGS)
+
+reduced: $(READY) ## reduce the models of 15 problems, and check that what is left shows them
+	$(BIN)/python -m tests.oracle.reduce
+
+bisections: $(READY) ## measure how often bisect finds planted causes; BISECTION_FLAGS="--only edits --write-docs"
+	$(BIN)/python -m tests.oracle.bisections $(BISECTION_FLAGS)
 
 mutations: $(READY) ## damage each kind of input file MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)

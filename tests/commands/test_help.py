@@ -110,6 +110,7 @@ OUTPUTS = {
     "diff": ["diff"],
     "check": [],
     "bisect": [],
+    "reduce": [],
     "export": [],
     "mcp": [],
     "debug-info": ["debug-info"],

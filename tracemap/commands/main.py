@@ -104,6 +104,7 @@ COMMANDS = {
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "check": "Fail if a new build is worse than its baseline, for continuous integration.",
     "bisect": "Find the compiler flags that make a build slower or larger.",
+    "reduce": "Write the smallest part of a model that still shows a problem.",
     "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
     "mcp": "Serve bundles and runs to coding agents, over the Model Context Protocol.",
     "debug-info": "Write debug information, so that perf, gdb and valgrind show the model's lines.",

@@ -208,11 +208,12 @@ def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
 
 def same_code(module: Path, other: Path) -> dict[str, bool]:
     """Whether the code of each common kernel of two modules is equal; empty if a module's code cannot be read."""
-    first, second = (_code(path) for path in (module, other))
+    first, second = (kernel_codes(path) for path in (module, other))
     return {name: first[name] == code for name, code in second.items() if name in first}
 
 
-def _code(module: Path) -> dict[str, tuple[str, ...]]:
+def kernel_codes(module: Path) -> dict[str, tuple[str, ...]]:
+    """The code of each kernel of a module, without addresses; empty if it cannot be read."""
     try:
         return {
             function.name: address_free_code(image, function)

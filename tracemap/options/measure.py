@@ -94,6 +94,40 @@ class BisectOptions(CallOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class ReduceOptions(Options):
+    """Options of `reduce`: the problem, the output, and how to run the model."""
+
+    op: str = option("", "Op with the problem, or its line, dispatch or kernel, as for `tracemap show`.", "--op")
+    shows: Literal["slow", "nan", "wrong", "lost", "crash"] | None = option(
+        None,
+        "Problem to keep: a slow kernel, a NaN, a wrong result, a lost location, or a compiler that fails.  "
+        "[default: slow for a bundle, crash for a model]",
+    )
+    anonymous: bool = option(False, "Replace names and texts of the original model, and the data of its constants.")
+    output: Path | None = option(
+        None,
+        "Model to write. Its inputs are written next to it.  [default: reduced.mlir]",
+        "-o",
+        "--output",
+    )
+    function: Text = option(UNKNOWN, "Function with the problem.  [default: one that has the op]", metavar="F")
+    inputs: tuple[str, ...] = option(
+        (),
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument, or with the argument's name (x=@x.npy).  "
+        "[default: generated]",
+        "--input",
+        metavar="SPEC",
+    )
+    dim: Integer = count(UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", at_least=0)
+    seconds: float = duration(0.5, "Time limit of each recording, to compare the time of a slow kernel.")
+    repeat: int = count(6, "Recordings of each model, in alternation.", at_least=6)
+    force: bool = option(False, "Overwrite files that tracemap did not write.")
+    flags: tuple[str, ...] = option(
+        (), "With a model: flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- COMPILER FLAGS]"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOptions(CallOptions):
     """Options of `record`: how to run a bundle's module, and what to measure."""
 

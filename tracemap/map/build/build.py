@@ -20,7 +20,7 @@ from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.text_checks import TOO_DEEP
-from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error, flags_error
+from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error, compiler_version, flags_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
 from tracemap.map.build.compiler.remarks import PrintedRemark
@@ -286,11 +286,9 @@ class _Build:
         return type(reported or error)(f"{self._request.file_name}: cannot be compiled: {message}")
 
     def _module_info(self, module: Path, name: str) -> ModuleInfo:
-        from iree.compiler import version
-
         from tracemap.map.build.assembly import module_info
 
-        return module_info(module, name, version.VERSION, self._compiler.flags)
+        return module_info(module, name, compiler_version(), self._compiler.flags)
 
 
 def _files(

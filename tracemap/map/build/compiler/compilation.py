@@ -194,6 +194,17 @@ _PRINTING = (PRINT_LOCATIONS, "--mlir-elide-elementsattrs-if-larger=16", "--mlir
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
 
+def compiler_version() -> str:
+    """The release of the compiler in tracemap's own environment.
+
+    Raises:
+        ImportError: there is none.
+    """
+    from iree.compiler import version
+
+    return str(version.VERSION)
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """The compiler's program, and the flags that decide what it compiles."""
