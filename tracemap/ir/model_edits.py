@@ -132,7 +132,8 @@ class ModelEdits:
                     for old_argument, new_argument in _paired_arguments(before, after):
                         self._same[old_argument], self._back[new_argument] = new_argument, old_argument
                     self._pair_blocks(before, after)
-        for operation in set(olds) - set(partners.values()):
+        paired = set(partners.values())
+        for operation in (each for each in olds if each not in paired):
             self._add(_Unit(operation, None, old, changed=True))
 
     def _add(self, unit: _Unit) -> None:
