@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_errors import without_iree
-from tests.support import Json, json_cli, run_cli
+from tests.support import ROOT, Json, check_cli, json_cli, run_cli
 from tracemap.capture.counters import check_event, known_events
+from tracemap.commands.doctor import BUG_REPORT
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +89,12 @@ def test_shells_complete_commands_and_options(shell: str, mark: str) -> None:
     word = "attrib" if shell == "fish" else "1"  # fish tells the word itself, the others its number
     words = asked(_TRACEMAP_COMPLETE=f"{shell}_complete", COMP_WORDS="tracemap attrib", COMP_CWORD=word)
     assert "attribute" in words
+
+
+def test_a_bug_report_has_the_environment_and_no_home_folder(found: Json) -> None:
+    report = check_cli("doctor", "--report")
+    template = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug_report.md").read_text(encoding="utf-8")
+    assert report.startswith(BUG_REPORT)
+    assert template.partition("---\n\n")[2].startswith(BUG_REPORT)
+    assert str(Path.home()) not in report
+    assert report.count("\n| ") == 1 + len(found["abilities"])

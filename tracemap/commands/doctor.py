@@ -280,10 +280,14 @@ def command(options: DoctorOptions) -> None:
     Example:
       tracemap doctor
       tracemap doctor --format json
+      tracemap doctor --report > report.md
     """
     from tracemap.commands.streams import show_in_format
 
     findings = doctor()
+    if options.report:
+        print(bug_report(findings), end="")
+        return
     show_in_format(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)
     if not findings.ok:
         print_warning("something needed is missing: tracemap cannot build or record until you install it (see above)")
@@ -301,3 +305,36 @@ def print_findings(findings: Findings, out: TextIO) -> None:
     print_table(to, "", (Heading(""), state, status, Heading("used by", words=True, leave=10, least=16)), rows)
     if remedies := [(item.name, item.remedy) for item in findings.abilities if item.remedy]:
         print_table(to, "How to fix", (Heading(""), Heading("", words=True, least=30)), remedies)
+
+
+BUG_REPORT: Final = """\
+### What happened, and what you expected
+
+…
+
+### Command and output
+
+With the smallest model that shows it: `tracemap reduce` writes one, and replaces its names with `--anonymous`.
+
+```text
+…
+```
+
+### Environment
+
+"""
+"""The beginning of a bug report; `.github/ISSUE_TEMPLATE/bug_report.md` has the same."""
+
+
+def bug_report(findings: Findings) -> str:
+    """A bug report in Markdown with the environment. The user's home folder is written as `~`."""
+    from tracemap.reports.escaping import for_markdown
+
+    home = str(Path.home())
+    lines = [f"tracemap {findings.tracemap}, Python {findings.python}, {findings.platform}", ""]
+    lines += ["| | state | found |", "|---|---|---|"]
+    lines += [
+        f"| {item.name} | {item.state.value} | {for_markdown(item.found.replace(home, '~'))} |"
+        for item in findings.abilities
+    ]
+    return BUG_REPORT + "\n".join(lines) + "\n"

@@ -413,3 +413,4 @@ class DoctorOptions(Options):
     """Options of `doctor`: the output format."""
 
     format: Literal["text", "json"] = option("text", "A table, or JSON.")
+    report: bool = option(False, "Print a bug report in Markdown, with everything but your own words filled in.")
