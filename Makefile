@@ -164,7 +164,7 @@ knocks: $(READY) ## kill each command KNOCKS=20 times with each signal, and reco
 	$(BIN)/python -m tests.kills --count $(KNOCKS)
 	$(BIN)/python -m tests.parallel --rounds $(KNOCKS)
 
-compat: $(READY) ## test with releases of IREE, in environments below .compat: RELEASES=3.11.0,3.12.0,3.13.0
+compat: $(READY) ## test with releases of IREE, in environments below .compat: RELEASES=3.11.0,3.12.0,3.13.0, or newest for nightly runs
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
 # Create a virtual environment in the folder $(1) that also sees the packages of .venv.

@@ -238,6 +238,21 @@ def test_what_is_no_profile(mlp_profile: Path, tmp_path: Path) -> None:
         open_run(tmp_path / "damaged.ireeprof", tmp_path)
 
 
+def test_newer_versions_are_read_if_they_have_the_needed_fields(mlp_profile: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in exported(mlp_profile, tmp_path).read_text(encoding="utf-8").splitlines()]
+    newer = [record | {"schema_version": 16, "another_field": [1]} for record in lines]
+    for record in newer:
+        assert record.pop("end_host_time_ns", 1)
+    with duckdb.connect() as one, duckdb.connect() as two:
+        now = read_export(export(tmp_path, *map(json.dumps, lines)), one).events.in_order().fetchall()
+        whole = [record | {"schema_version": 16, "another_field": [1]} for record in lines]
+        assert read_export(export(tmp_path, *map(json.dumps, whole)), two).events.in_order().fetchall() == now
+        with pytest.raises(RunVersion, match="no host_execution_event has the field end_host_time_ns"):
+            read_export(export(tmp_path, *map(json.dumps, newer)), two)
+        with pytest.raises(RunVersion, match="version 14, which is older"):
+            read_export(export(tmp_path, *(json.dumps(record | {"schema_version": 14}) for record in lines)), two)
+
+
 def test_exports_of_another_version_or_kind(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         with pytest.raises(RunVersion, match=r"version 16.*version 15"):

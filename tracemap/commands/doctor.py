@@ -22,6 +22,7 @@ from tracemap.commands.streams import print_warning
 from tracemap.core.codec import Document, Record
 from tracemap.core.errors import TracemapError
 from tracemap.core.process.limits import free_memory, usable_processors
+from tracemap.core.releases import NEWEST_TRIED, is_untried
 from tracemap.core.toolchain import check_tool, find_tool, is_installed
 from tracemap.core.units import format_bytes
 from tracemap.options.measure import DoctorOptions
@@ -156,7 +157,10 @@ def _tried(
 def _compiler() -> tuple[str, str]:
     program = find_tool("iree-compile")
     check_tool([program, "--version"])
-    return f"{_COMPILER} {_version(_COMPILER)}, {program}", ""
+    installed = _version(_COMPILER)
+    newest = ".".join(map(str, NEWEST_TRIED))
+    untried = f"release-untried: tracemap was tried with IREE up to {newest}; if something is wrong, report it"
+    return f"{_COMPILER} {installed}, {program}", untried if is_untried(installed) else ""
 
 
 def _runtime() -> tuple[str, str]:

@@ -19,6 +19,8 @@ from typing import Final
 from tracemap.core.errors import TargetUnwritable, ToolFailed, ToolMissing
 from tracemap.core.toolchain import Progress, check_tool, run_tool
 
+NEWEST_TRIED: Final = (3, 13)
+"""The newest release that tracemap was tried with; `make compat` tries releases."""
 _PACKAGES: Final = ("iree-base-compiler", "iree-base-runtime")
 _SITE: Final = "site"
 _NUMBER: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -47,21 +49,37 @@ def own_release() -> str:
         raise ToolMissing(f"IREE's compiler is not installed; install it with: pip install {_PACKAGES[0]}") from error
 
 
+def is_untried(release: str) -> bool:
+    """Whether a release is newer than all that tracemap was tried with.
+
+    >>> is_untried("3.13.2"), is_untried("3.14.0rc20261101"), is_untried("3.14.0")
+    (False, True, True)
+    """
+    number = _NUMBER.match(release)
+    return number is not None and _order(number[0])[:2] > NEWEST_TRIED
+
+
+def releases_on_index() -> tuple[str, ...]:
+    """All releases on the package index, the oldest first; none if it cannot be reached."""
+    listing = run_tool([sys.executable, "-m", "pip", "index", "versions", _PACKAGES[0]])
+    listed = _LISTED.search(listing.stdout)
+    names = listed[1].split(", ") if listed else []
+    return tuple(sorted((name for name in names if _NUMBER.fullmatch(name)), key=_order))
+
+
 def releases_between(first: str, last: str) -> tuple[str, ...]:
     """All releases on the package index from one to another, these included, in this order.
 
     Raises:
         ToolMissing: the index cannot be reached, or lacks one of them.
     """
-    listing = run_tool([sys.executable, "-m", "pip", "index", "versions", _PACKAGES[0]])
-    listed = _LISTED.search(listing.stdout)
-    known = [each for each in (listed[1].split(", ") if listed else ()) if _NUMBER.fullmatch(each)]
+    known = releases_on_index()
     if first not in known or last not in known:
         raise ToolMissing(
             f"the releases of IREE between {first} and {last} are unknown, since the package index does not list both; "
             "name them in order with --releases"
         )
-    ordered = sorted(known, key=_order)
+    ordered = list(known)
     if _order(first) > _order(last):
         ordered.reverse()
     return tuple(ordered[ordered.index(first) : ordered.index(last) + 1])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.core.diagnostics import RECORDS_LOST, Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
 from tracemap.core.files import open_stored_file
-from tracemap.core.units import UNKNOWN, format_count, plural
+from tracemap.core.units import UNKNOWN, format_count, join_names, plural
 from tracemap.runs.model import Clock, RecordedBuffer, RecordedCommand
 from tracemap.runs.sql import damage_of, first_integer, keep_compressed, reader_call, reading_errors
 
@@ -139,6 +139,14 @@ _FIELDS = {
     "dropped_records": "BIGINT",
 }
 
+_NEEDED: Final = {
+    "queue_event": ("submission_id", "op", "host_time_ns"),
+    "host_execution_event": ("submission_id", "op", "start_host_time_ns", "end_host_time_ns"),
+    "dispatch_event": ("submission_id",),
+    "queue_device_event": ("submission_id", "op"),
+}
+"""Fields of records of events without which nothing can be read. Newer schema versions need to have them."""
+
 _HOST_RECORDS = "('host_execution_event')"
 _DEVICE_RECORDS = "('dispatch_event', 'queue_device_event')"
 
@@ -167,11 +175,32 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
     for (version,) in versions:
         if version is None:
             raise RunInvalid(f"{named}: not an export of iree-profile: a record has no schema_version")
-        if version != EXPORT_SCHEMA_VERSION:
+        reason = _unreadable(connection, version)
+        if reason:
             raise RunVersion(
-                f"{named}: iree-profile exported schema version {version}, but tracemap reads version "
-                f"{EXPORT_SCHEMA_VERSION}; install the iree-base-runtime version that tracemap requires"
+                f"{named}: iree-profile exported schema version {version}, {reason}; tracemap reads version "
+                f"{EXPORT_SCHEMA_VERSION} and newer ones with the same fields, so install an iree-base-runtime with one"
             )
+
+
+def _unreadable(connection: duckdb.DuckDBPyConnection, version: int) -> str:
+    """The reason why records of a schema version cannot be read, such as a missing field; "": they can."""
+    if version < EXPORT_SCHEMA_VERSION:
+        return "which is older"
+    if version == EXPORT_SCHEMA_VERSION:
+        return ""
+    counts = ", ".join(
+        f"count(*) FILTER (record_type = '{kind}') AS records, count({field}) FILTER (record_type = '{kind}') AS filled"
+        for kind, fields in _NEEDED.items()
+        for field in fields
+    )
+    row = connection.execute(f"SELECT {counts} FROM profile_records").fetchone()
+    assert row is not None  # an aggregate has one row
+    needed = [(kind, field) for kind, fields in _NEEDED.items() for field in fields]
+    for (kind, field), records, filled in zip(needed, row[::2], row[1::2], strict=True):
+        if records and not filled:
+            return f"in which no {kind} has the field {field}"
+    return "" if any(row) else f"which has no {join_names(list(_NEEDED), ' or ')}"
 
 
 def drop_records(connection: duckdb.DuckDBPyConnection) -> None:
