@@ -33,7 +33,6 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.commands.streams import show_in_format
     from tracemap.map.bundle import load
     from tracemap.map.query import audit, ops_of, resolve
-    from tracemap.reports.json_documents import shown_audit
     from tracemap.reports.terminal.map import print_audit
 
     opened = load(bundle)
@@ -50,7 +49,13 @@ def command(bundle: Path, options: AuditOptions) -> None:
         result = audit(graph, spots)
     failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under
     text = partial(print_audit, graph, result, list_all=failed)
-    show_in_format(options.format, sys.stdout, text, partial(shown_audit, graph, result), opened)
+
+    def value() -> object:
+        from tracemap.reports.json_documents import shown_audit
+
+        return shown_audit(graph, result)
+
+    show_in_format(options.format, sys.stdout, text, value, opened)
     for op in chosen:
         if not any(spot.op == op.id for spot in result.spots):
             print_message(f"{op.id}: still located after the last phase")

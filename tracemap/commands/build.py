@@ -330,10 +330,14 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
 
 def show_lowering(lowering: Lowering, options: LowerOptions, out: TextIO) -> None:
     """Write stages with their loops and ops to a stream, in the format of the options."""
-    from tracemap.reports.json_documents import shown_lowering
     from tracemap.reports.terminal.bundles import print_lowering
 
-    show_in_format(options.format, out, partial(print_lowering, lowering), partial(shown_lowering, lowering))
+    def value() -> object:
+        from tracemap.reports.json_documents import shown_lowering
+
+        return shown_lowering(lowering)
+
+    show_in_format(options.format, out, partial(print_lowering, lowering), value)
 
 
 # ---- wrapper

@@ -221,7 +221,6 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     """
     from tracemap.commands.streams import show_in_format
     from tracemap.map.bundle import load
-    from tracemap.reports.json_documents import shown_memory
     from tracemap.reports.terminal.memory import print_memory
 
     opened = load(bundle)
@@ -229,5 +228,10 @@ def command(bundle: Path, run: Path | None, options: MemoryOptions) -> None:
     uses = [without for _, without in found.functions]
     shown = found.functions, found.kept, found.allocated, found.diagnostics
     text = partial(print_memory, opened.graph, *shown, options)
-    value = partial(shown_memory, uses, *shown[1:])
+
+    def value() -> object:
+        from tracemap.reports.json_documents import shown_memory
+
+        return shown_memory(uses, *shown[1:])
+
     show_in_format(options.format, sys.stdout, text, value, opened)

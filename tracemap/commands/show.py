@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -46,9 +45,6 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     from tracemap.core.errors import UsageInvalid
     from tracemap.map.bundle import load
     from tracemap.map.query import Target, connected, kernels_of, resolve, select_all
-    from tracemap.reports.json_documents import shown_map
-    from tracemap.reports.terminal.build_cost import print_build_cost
-    from tracemap.reports.terminal.bundles import print_some_remarks
     from tracemap.reports.terminal.map import print_kernel, print_map
     from tracemap.reports.terminal.tables import console, say
 
@@ -74,11 +70,19 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
         for view in views:
             print_kernel(view, graph, out, assembly=options.assembly)
         if remarks is not None:
+            from tracemap.reports.terminal.bundles import print_some_remarks
+
             print_some_remarks(remarks, graph, out)
         if cost is not None:
+            from tracemap.reports.terminal.build_cost import print_build_cost
+
             print_build_cost(cost, graph, out)
 
-    value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks, cost=cost)
+    def value() -> object:
+        from tracemap.reports.json_documents import shown_map
+
+        return shown_map(graph, selection, views, assembly=options.assembly, remarks=remarks, cost=cost)
+
     show_in_format(options.format, sys.stdout, text, value, opened, target.names)
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from tracemap.attribution.model import MetricTotal
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import Text
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.code_figures import text_instructions
 from tracemap.machine.images import Image, kernel_images
-from tracemap.machine.sass import SassReader
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.model import Kernel, OpId, TraceGraph, entry_name, sort_ops
-from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import lines_of, op_line
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import MetricTotal
+    from tracemap.machine.sass import SassReader
+    from tracemap.reports.cost_lookup import MapCosts
 
 # ---- kernels
 #
