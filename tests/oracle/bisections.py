@@ -311,8 +311,10 @@ def _op_verdict(
     common = shop.size(least, after, releases[1]) - shop.size(least, before, releases[0])
     growth = {op: size - common for op, size in growth.items()}
     most = max(growth.values())
+    if most <= 64:  # modules are padded
+        return "wrong" if any(op["change"] for op in cause["ops"]) else "unknown"
     if not cause["ops"]:
-        return "unknown" if most <= 64 else "wrong"  # modules are padded
+        return "wrong"
     return _judged(growth.get(cause["ops"][0]["name"], 0) >= most / 2)
 
 

@@ -598,6 +598,8 @@ class _Search:
                 changes = [(op, UNKNOWN) for op in self._wrong_ops(bundle, good)]
         known: dict[str, OpId] = {op.id: op.id for op in bundle.graph.ops}
         rising = [(op, change) for op, change in changes if isinstance(change, Unknown) or change > 0]
+        if not rising:
+            rising = [(op, UNKNOWN) for op in _ops_with_other_code(good, bundle)]
         return [(known[op], change) for op, change in rising if isinstance(op, str) and op in known]
 
     def _recorded(self, version: Version) -> Version:
@@ -639,12 +641,25 @@ def _known(value: Integer) -> int:
 
 
 def _larger_ops(good: Bundle, bundle: Bundle) -> list[tuple[Text, Integer]]:
-    """The bytes of the module that ops have more, by their id in the second bundle."""
+    """The bytes of the module that ops have more, by their id in the second bundle; none if a build has no symbols."""
     from tracemap.map.build_cost import build_cost
 
-    old, new = ({str(own.op): own.bytes for own in build_cost(side).ops} for side in (good, bundle))
+    costs = build_cost(good).ops, build_cost(bundle).ops
+    if not all(any(own.code_bytes for own in side) for side in costs):
+        return []
+    old, new = ({str(own.op): own.bytes for own in side} for side in costs)
     ops = _compare([good.path], [bundle.path]).ops
     return [(each.after, new.get(str(each.after), 0) - old.get(str(each.before), 0)) for each in ops]
+
+
+def _ops_with_other_code(good: Bundle, bundle: Bundle) -> list[Text]:
+    """The ops whose kernels are others or have another code, by their id in the second bundle."""
+    from tracemap.compare.compare import CHANGED
+
+    comparison = _compare([good.path], [bundle.path])
+    regrouped = [str(each.after) for each in comparison.regrouped]
+    changed = [each.after for each in comparison.ops if each.code == CHANGED and str(each.after) not in regrouped]
+    return [*regrouped, *changed]
 
 
 # ---- errors of the compiler
