@@ -109,6 +109,7 @@ def test_hostile_text_stays_text() -> None:
     assert line.count("\n") == 1
     assert "a%25b%0A::error::x" in line
     assert "file=dir a/b%3Ac%2Cd.py,line=3,col=7" in line
+    assert "\x1b" not in line
     assert compiler_lines([HOSTILE]).count("\n") == 1
     assert "\x1b" not in compiler_lines([HOSTILE])
 

@@ -270,6 +270,8 @@ def _compare_sides(
     other_inputs = [_read_side(side, options.map_b) for side in others]
     inputs, targets = (base, *other_inputs), (options.output, *pages)
     runs = [run for side in inputs for run in side.runs]
+    if not all(side.runs for side in inputs):
+        check_exist(runs, least=1)  # they are not read then
     check_not_inputs(*targets, runs=runs, bundles=[side.known.path for side in inputs if side.known is not None])
     peaks = common_peaks(runs)
 

@@ -836,15 +836,16 @@ def default_page(bundle: Path) -> Path:
     return next(name for name in names if not name.exists() or has_mark(name))
 
 
-def check_exist(paths: Sequence[Path]) -> None:
-    """Reject several runs that do not exist, in one message; the reader reports a single one.
+def check_exist(paths: Sequence[Path], *, least: int = 2) -> None:
+    """Reject several runs that do not exist, in one message; the reader reports fewer than `least`.
 
     Raises:
         RunInvalid: there is no such file.
     """
     missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
-    if len(missing) > 1:
-        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
+    if len(missing) >= least:
+        what = "no such files; check the paths" if len(missing) > 1 else "no such file; check the path"
+        raise RunInvalid(f"{join_names(missing)}: cannot be read: {what}")
 
 
 def newest_run(bundle: Bundle) -> Path | None:
