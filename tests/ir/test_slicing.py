@@ -49,8 +49,8 @@ def test_parts_of_models_are_valid(name: str) -> None:
 
 CALLS = """
 module @secret_module attributes {acme.owner = "alice"} {
-  func.func private @secret_layer(%x: tensor<4xf32>, %w: tensor<4xf32>) -> tensor<4xf32> {
-    %0 = stablehlo.add %x, %w {acme.note = {layer = "attention"}} : tensor<4xf32>
+  func.func private @secret_layer(%x: tensor<4xf32> {acme.argument}, %w: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %x, %w {acme.note = {layer = "attention"}, plain_note = 3 : i32} : tensor<4xf32>
     return %0 : tensor<4xf32>
   }
   func.func public @secret_main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -80,9 +80,20 @@ def test_ops_of_called_functions_are_units_of_each_call() -> None:
     assert [unit.name for unit in Slicer(CALLS.encode(), "secret_main", inline=False).units][1] == "func.call"
 
 
+def test_a_part_returns_no_value_inside_control_flow_that_it_keeps() -> None:
+    model = (SAMPLES / "models" / "hand_loop.mlir").read_bytes()
+    slicer = Slicer(model, public_functions(model)[0])
+    inside = next(unit for unit in slicer.units if unit.parent >= 0 and slicer.results_of(unit.index))
+    results = slicer.results_of(inside.index)
+    assert slicer.cut([inside.index], results=results).results == results
+    with pytest.raises(ModelInvalid, match="inside control flow"):
+        slicer.cut([inside.parent, inside.index], results=results)
+
+
 def test_anonymous_models_have_no_name_of_the_original() -> None:
     names = names_in(CALLS.encode())
     secrets = {"secret_layer", "secret_main", "secret_module", "alice", "attention", "layer", "acme.note", "acme.owner"}
+    secrets |= {"acme.argument", "plain_note"}
     assert secrets <= names
     text = Slicer(CALLS.encode(), "secret_main", inline=False).cut([0, 1, 2, 3]).text
     assert names_left(text, names)

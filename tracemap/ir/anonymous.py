@@ -21,6 +21,9 @@ _PRINTED: Final = re.compile(r"\d+|arg\d+|c(st)?(_?\d+)*|c\d+_i\d+(_\d+)?|extrac
 _ARGUMENT: Final = re.compile(rb"%([A-Za-z_][\w.$-]*)")
 _BLOB: Final = re.compile(r'^\s+([\w.$-]+|"[^"]*"): "0x([0-9A-Fa-f]+)"', re.MULTILINE)
 _RESOURCE: Final = re.compile(r'dense_resource<([\w.$-]+|"[^"]*")>')
+_LITERAL: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_OF_VALUES: Final = ("arg_attrs", "res_attrs")
+"""Metadata of a function's arguments and results."""
 _ALIGNMENT_DIGITS: Final = 8
 """Digits ahead of a resource's data, which say how to align it (mlir/lib/AsmParser/Parser.cpp)."""
 _BYTES: Final = {"f64": 8, "f32": 4, "f16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1}
@@ -62,11 +65,9 @@ def names_left(text: str, names: Collection[str]) -> tuple[str, ...]:
 
 
 def _names_of(parser: MlirParser, operation: Operation) -> set[str]:
-    found: set[str] = set()
+    found = {name for name in _metadata(operation) if not name.startswith(_KNOWN)}
     for name in operation.attributes:
         attribute = operation.attributes[name]
-        if "." in name and not name.startswith(_KNOWN):
-            found.add(name)
         if name == _SYMBOL_NAME:
             found.add(string_attribute(operation, name))
         elif _is_resource(attribute):
@@ -78,7 +79,9 @@ def _names_of(parser: MlirParser, operation: Operation) -> set[str]:
 
 
 def _keys(attribute: Attribute) -> set[str]:
-    """The names of the entries of a dictionary and of those inside it."""
+    """The names of the entries of a dictionary, of those inside it, and of those in a list."""
+    if isinstance(attribute, ir.ArrayAttr):
+        return set().union(*map(_keys, attribute))
     if not isinstance(attribute, ir.DictAttr):
         return set()
     named = [attribute[index] for index in range(len(attribute))]
@@ -89,6 +92,27 @@ def _keys(attribute: Attribute) -> set[str]:
 def _strings(text: str) -> Iterator[str]:
     for match in re.finditer(r'"((?:[^"\\]|\\.)*)"', text):
         yield unescape(match[0])
+
+
+def _metadata(operation: Operation) -> set[str]:
+    """The names of attributes that are no part of the operation's definition.
+
+    Those that are one stand in `<{…}>` in the generic form.
+    """
+    names = set(operation.attributes)
+    if all("." in name for name in names):
+        return names
+    generic = operation.get_asm(
+        print_generic_op_form=True, skip_regions=True, enable_debug_info=False, large_elements_limit=1
+    )
+    text = _LITERAL.sub("", str(generic))
+    own, depth = "", 0
+    for part in re.split(r"([{}])", text.partition("<{")[2]):
+        depth += {"{": 1, "}": -1}.get(part, 0)
+        if depth < 0:
+            break
+        own += part if depth == 0 else ""
+    return names - set(re.findall(r"(?:^|, )([A-Za-z_]\w*)(?= =|,|$)", own))
 
 
 def _is_data(attribute: Attribute) -> bool:
@@ -173,11 +197,14 @@ def _without_resources(parser: MlirParser, text: str) -> Module:
 
 def _items(parser: MlirParser, module: Module) -> Iterator[tuple[Operation, str]]:
     for operation in walk(module.operation):
+        metadata = {name for name in _metadata(operation) if not name.startswith(_KNOWN)}
         for name in list(operation.attributes):
             attribute = operation.attributes[name]
             if name == _SYMBOL_NAME and operation != module.operation:
                 continue
-            if _is_data(attribute):
+            if name in metadata or name in _OF_VALUES:
+                yield operation, name
+            elif _is_data(attribute):
                 if not (isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat):
                     yield operation, name
             elif _has_text(parser, operation, name):
@@ -185,20 +212,22 @@ def _items(parser: MlirParser, module: Module) -> Iterator[tuple[Operation, str]
 
 
 def _has_text(parser: MlirParser, operation: Operation, name: str) -> bool:
-    """Whether an attribute is metadata or has texts that may be names."""
-    if "." in name and not name.startswith(_KNOWN):
-        return True
-    return '"' in parser.text_of(operation.attributes[name]) and not _is_word(operation, name)
+    """Whether an attribute has texts that may be names."""
+    attribute = operation.attributes[name]
+    return bool(_keys(attribute)) or ('"' in parser.text_of(attribute) and not _is_word(operation, name))
 
 
 def _replace(parser: MlirParser, operation: Operation, name: str) -> None:
     attribute = operation.attributes[name]
-    if _is_data(attribute):
-        operation.attributes[name] = parser.attribute(_seeded(str(attribute.type)))
-    elif "." in name or name == _SYMBOL_NAME:
+    if name in _metadata(operation) or name in (*_OF_VALUES, _SYMBOL_NAME):
         del operation.attributes[name]
+    elif _is_data(attribute):
+        operation.attributes[name] = parser.attribute(_seeded(str(attribute.type)))
+    elif isinstance(attribute, ir.DictAttr):
+        operation.attributes[name] = parser.attribute("{}")
     else:
-        text = re.sub(r'"(?:[^"\\]|\\.)*"', '"s"', parser.text_of(attribute))
+        # Some names must have a dialect.
+        text = _LITERAL.sub(lambda match: '"s.s"' if "." in match[0] else '"s"', parser.text_of(attribute))
         operation.attributes[name] = parser.attribute(text)
 
 

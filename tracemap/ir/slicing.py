@@ -365,6 +365,8 @@ class Slicer:
         returned = list(results) or list(self._escaping(order))
         if not returned:
             raise ModelInvalid("nothing is left that a function can return")
+        if any(value not in taken and (value.block >= 0 or value.unit not in kept) for value in returned):
+            raise ModelInvalid("a result is a value inside control flow, which is kept as a whole")
         return _Writer(self, order, taken, returned, self.function).slice()
 
     def _arguments(self, order: Sequence[int]) -> Iterator[ValueId]:
