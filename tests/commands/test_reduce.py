@@ -14,6 +14,7 @@ from tests.oracle.reduce import QUICK, SOFTMAX, Case, judge, name_faults
 from tests.support import SAMPLES, check_cli, command_line, long_where, run_cli
 from tracemap.commands.problems import failure_signature
 from tracemap.compare.reduction import minimize
+from tracemap.ir.parsing import MlirParser
 
 
 @pytest.mark.parametrize("case", long_where(QUICK, lambda _, case: case.shows == "slow"), ids=lambda case: case.shows)
@@ -34,6 +35,8 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert not (tmp_path / "killed.mlir").exists()
     verdicts = {path: path.stat().st_mtime_ns for path in tmp_path.glob("killed.reduce/*")}
     assert len(verdicts) >= 2
+    damaged, _ = verdicts.popitem()
+    damaged.write_text("ye")  # half of a "yes"
     printed = check_cli(*words, "-o", "killed.mlir", cwd=tmp_path)
     assert {path: path.stat().st_mtime_ns for path in verdicts} == verdicts
     assert check_cli(*words, "-o", "whole.mlir", cwd=tmp_path) == printed.replace("killed", "whole")
@@ -64,7 +67,16 @@ def test_what_cannot_be_reduced(tmp_path: Path) -> None:
     model = SAMPLES / "models" / "hand_mlp.mlir"
     bundle = tmp_path / "model.tracemap"
     check_cli("build", model, "-o", bundle)
+    (tmp_path / "out-0.npy").touch()
+    assert "out-0.npy: " in run_cli("reduce", bundle, "--op", "op6", "-o", tmp_path / "out.mlir").stderr
+    (tmp_path / "out-0.npy").unlink()
+    overwritten = run_cli("reduce", model, "--force", "-o", model)
+    assert "the same command reads this file" in overwritten.stderr
     for words, message in (
+        ((model, "--function", "missing", "--", "--iree-hal-target-device=x"), "has no function missing"),
+        ((tmp_path / "missing.tracemap", "--shows", "nan", "--op", "op1"), "there is no such bundle"),
+        ((bundle, "--op", "func.return"), "names no op that computes a value"),
+        ((model, "--", "--iree-opt-level=O9"), "iree-compile rejects --iree-opt-level=O9"),
         ((model,), "the compiler does not fail on it"),
         ((model, "--shows", "nan", "--op", "op3"), "is no bundle"),
         ((bundle,), "name the op with the problem"),
@@ -74,8 +86,18 @@ def test_what_cannot_be_reduced(tmp_path: Path) -> None:
         ((bundle, "--op", "op6", "--shows", "lost"), "still located after the last phase"),
         ((bundle, "--op", "missing"), "missing"),
     ):
-        done = run_cli("reduce", *words, "-o", tmp_path / "out.mlir")
+        done = run_cli("reduce", "-o", tmp_path / "out.mlir", *words)
         assert done.returncode == 2, words
         assert message in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1
         assert not (tmp_path / "out.mlir").exists()
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    empty = "(%p: tensor<4x0xf32>, %q: tensor<0x8xf32>) -> tensor<4x8xf32>"
+    dot = "stablehlo.dot %p, %q : (tensor<4x0xf32>, tensor<0x8xf32>) -> tensor<4x8xf32>"
+    model = f"func.func @main{empty} {{\n  %r = {dot}\n  return %r : tensor<4x8xf32>\n}}\n"
+    (tmp_path / "model.mlir").write_text(model)
+    printed = check_cli("reduce", "model.mlir", "-o", "./-a\nb.mlir", cwd=tmp_path)
+    assert " './-a" in printed.splitlines()[-1]
+    MlirParser().parse((tmp_path / "-a\nb.mlir").read_text())

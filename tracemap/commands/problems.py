@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tracemap.commands.programs import program_of, saved_inputs_to_copy
-from tracemap.core.errors import ModelInvalid, TracemapError, UsageInvalid
-from tracemap.core.process.children import end, ended_within, start
+from tracemap.core.errors import TracemapError, UsageInvalid
+from tracemap.core.process.children import end, ended_within, path_argument, start
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool
@@ -204,16 +204,21 @@ class BundleProblem(ShownProblem):
             return dict(zip(shown, _outputs(bundle, CallOptions(inputs=specs), (), folder), strict=True))
 
     def _compile(self, file: str) -> str:
-        return _command("iree-compile", *self.flags, file, "-o", Path(file).with_suffix(".vmfb").name)
+        return _command("iree-compile", *self.flags, file, "-o", _with_suffix(file, ".vmfb"))
 
     def _run(self, tool: str, candidate: Candidate, file: str, inputs: Sequence[str]) -> str:
-        module = Path(file).with_suffix(".vmfb").name
+        module = _with_suffix(file, ".vmfb")
         words = (f"--module={module}", f"--function={candidate.function}")
         return _command(tool, "--device=local-task", *words, *(f"--input={spec}" for spec in inputs))
 
 
 def _command(*words: str) -> str:
     return shlex.join(words)
+
+
+def _with_suffix(file: str, suffix: str) -> str:
+    """The name of a file with another suffix, as an argument of a program."""
+    return path_argument(Path(Path(file).with_suffix(suffix).name))
 
 
 def _outputs(bundle: Bundle, options: CallOptions, inputs: Sequence[Array], folder: Path) -> list[Array]:
@@ -311,7 +316,10 @@ class _SlowKernel(BundleProblem):
         with query_database() as connection:
             ((median,),) = connection.execute(query, [kernel, entry_name(kernel)]).fetchall()
         if median is None:
-            raise UsageInvalid(f"{kernel} did not run, so that it has no time; select its function with --function")
+            raise UsageInvalid(
+                f"{kernel} did not run, so that it has no time; select its function with --function, or pass inputs "
+                "with --input that lead to it"
+            )
         return float(median)
 
     def _machine_code(self, bundle: Bundle, kernel: str) -> tuple[str, ...] | None:
@@ -424,7 +432,7 @@ class _WrongResult(BundleProblem):
         return any(site.verdict is Verdict.WRONG and positions.intersection(site.ops) for site in found.sites)
 
     def commands(self, candidate: Candidate, file: str, inputs: Sequence[str]) -> tuple[str, ...]:
-        bundle = Path(file).with_suffix(".tracemap").name
+        bundle = _with_suffix(file, ".tracemap")
         flags = (f"--input={spec}" for spec in inputs)
         return _command("tracemap", "build", file, "--", *self.flags), _command("tracemap", "numerics", bundle, *flags)
 
@@ -472,7 +480,7 @@ class _LostLocation(BundleProblem):
         return any(name in ops and phase_of_loss(ops[name]) == self.phase for name in own)
 
     def commands(self, candidate: Candidate, file: str, inputs: Sequence[str]) -> tuple[str, ...]:
-        bundle = Path(file).with_suffix(".tracemap").name
+        bundle = _with_suffix(file, ".tracemap")
         position = min(candidate.slice.positions_of(self.op.id.number))
         audit = _command("tracemap", "audit", bundle, "--pass", f"op{position}")
         return _command("tracemap", "build", file, "--", *self.flags), audit
@@ -539,7 +547,7 @@ class _CompilerFails(ShownProblem):
         return failure_signature(status, said.read_text(encoding="utf-8", errors="replace"))
 
     def commands(self, candidate: Candidate, file: str, inputs: Sequence[str]) -> tuple[str, ...]:
-        return (_command("iree-compile", *self.flags, file, "-o", Path(file).with_suffix(".vmfb").name),)
+        return (_command("iree-compile", *self.flags, file, "-o", _with_suffix(file, ".vmfb")),)
 
 
 def _bound_memory(pid: int) -> None:
@@ -581,7 +589,8 @@ def problem_of(target: Path, options: ReduceOptions, work: Path) -> ShownProblem
     """
     from tracemap.map.bundle import is_bundle, load
 
-    if not is_bundle(target):
+    is_missing_bundle = options.shows not in (None, "crash") and not target.exists()
+    if not is_bundle(target) and not is_missing_bundle:
         if options.shows not in (None, "crash"):
             raise UsageInvalid(f"{target}: is no bundle, so that --shows {options.shows} has no op; build it first")
         return _failure_of(target, options, work)
@@ -593,13 +602,15 @@ def problem_of(target: Path, options: ReduceOptions, work: Path) -> ShownProblem
 
 
 def _failure_of(target: Path, options: ReduceOptions, work: Path) -> _CompilerFails:
-    from tracemap.core.files import read_user_input
+    from tracemap.commands.build import read_model
     from tracemap.ir.slicing import public_functions
+    from tracemap.map.build.compiler.compilation import check_flags
     from tracemap.map.build.compiler.flags import compile_flags
 
-    model = read_user_input(str(target), ModelInvalid)
+    check_flags(options.flags)
+    model, name = read_model(str(target))
     functions = public_functions(model) if options.function is UNKNOWN else (str(options.function),)
-    return _CompilerFails(model, target.name, compile_flags("local", options.flags), functions, work)
+    return _CompilerFails(model, name, compile_flags("local", options.flags), functions, work)
 
 
 _KINDS: Final[Mapping[str, type[BundleProblem]]] = {
@@ -618,7 +629,9 @@ def _problem_of_bundle(bundle: Bundle, options: ReduceOptions, work: Path) -> Sh
         raise UsageInvalid("name the op with the problem: --op op12, --op FILE:LINE or --op KERNEL")
     graph, kind = bundle.graph, options.shows or "slow"
     names = resolve(graph, options.op, bundle.source_text).names
-    ops = ops_of(graph, names)
+    ops = tuple(op for op in ops_of(graph, names) if not _is_structure(op.name))
+    if not ops:
+        raise UsageInvalid(f"{options.op}: names no op that computes a value; choose one with `tracemap show`")
     if kind == "lost":
         ops = tuple(op for op in ops if phase_of_loss(op))
         if not ops:
@@ -631,6 +644,14 @@ def _problem_of_bundle(bundle: Bundle, options: ReduceOptions, work: Path) -> Sh
     work_of = {member.op: _work(member.operations, member.assumed_operations) for member in site.members}
     op = max(ops, key=lambda op: work_of.get(op.id, -1)) if kind in ("slow", "wrong") else ops[0]
     return _KINDS[kind](bundle, options, op, site, work)
+
+
+def _is_structure(name: str) -> bool:
+    """Whether an operation is a function, a global, or the end of a function or region."""
+    from tracemap.ir.slicing import is_terminator
+    from tracemap.ir.source_model import FUNCTIONS
+
+    return name in FUNCTIONS or is_terminator(name) or name in ("builtin.module", "util.global", "ml_program.global")
 
 
 def _work(*amounts: object) -> int:

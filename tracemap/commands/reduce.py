@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +18,7 @@ import click
 from tracemap._version import __version__
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.problems import Candidate, ShownProblem, problem_of
+from tracemap.commands.runs import check_outputs
 from tracemap.commands.streams import show_phases
 from tracemap.compare.reduction import Reduction, minimize
 from tracemap.core.errors import (
@@ -26,10 +29,12 @@ from tracemap.core.errors import (
     TargetUnwritable,
     UsageInvalid,
 )
-from tracemap.core.files import atomic_file, check_files, is_stream, write_text
+from tracemap.core.files import atomic_file, is_stream, write_text
+from tracemap.core.process.children import path_argument
 from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.sanitize import without_controls
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import plural
+from tracemap.core.units import join_names, plural
 from tracemap.options.measure import CallOptions, ReduceOptions
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ _FILE: Final = "reduced.mlir"
 _STEPS: Final = (0, 1, 2, 3, 4, 6, 9, 13)
 """Steps along the data flow from the op, to look for a first part of the model that shows the problem."""
 _ELEMENT: Final = re.compile(r"[x,<](?:[su](?=i))?([a-z]+\d+)(?:, [^>]*)?>$")
+_VERDICTS: Final = ("no", "yes")
 _FAILURES: Final = (ModelInvalid, ProgramFailed, InputInvalid, OutputInvalid)
 """Errors of a part of the model, which then does not show the problem."""
 
@@ -64,14 +70,16 @@ def reduce(target: Path, options: ReduceOptions, progress: Progress = no_progres
     output = options.output or Path(_FILE)
     if is_stream(output):
         raise TargetUnwritable(f"{output}: is no file, and inputs are written next to it; name a file with -o")
-    check_files(output, force=options.force)
+    check_outputs(output, force=options.force, runs=[target])
+    for file in _input_files_of(output):
+        check_outputs(file, force=options.force, runs=[target])
     folder = output.with_suffix(".reduce")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise TargetUnwritable(f"{folder}: cannot be created: {error.strerror}") from error
     with temporary_folder() as work:
         problem = problem_of(target, options, work)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise TargetUnwritable(f"{folder}: cannot be created: {error.strerror}") from error
         search = _Search(problem, folder, progress)
         found = search.smallest()
         if options.anonymous:
@@ -103,19 +111,34 @@ class _Search:
         """
         from tracemap.ir.slicing import Slicer
 
+        missing: ModelInvalid | None = None
+        reached = False
         for inline in (True, False):
             for function in dict.fromkeys(self.problem.functions):
                 self._values = {}
                 try:
                     slicer = Slicer(self.problem.model, function, inline=inline)
-                except ModelInvalid:
+                except ModelInvalid as error:
+                    missing = error
                     continue
                 self.count = slicer.count
                 if self.problem.ops and not self.problem.needed(slicer):
                     continue
+                reached = True
                 part = self._first(slicer)
                 if part is not None:
                     return self._minimal(slicer, part)
+        if missing is not None and not self.count:
+            raise UsageInvalid(f"{self.problem.name}: {missing}") from missing
+        if not self.problem.functions:
+            raise UsageInvalid(
+                f"{self.problem.name}: the model has no public function, so that nothing can be left out"
+            )
+        if not reached:
+            raise UsageInvalid(
+                f"{self.problem.name}: {self.problem.what}, but the op is in no function that "
+                f"{join_names(self.problem.functions)} calls; choose another --function, or an op that is called"
+            )
         raise UsageInvalid(
             f"{self.problem.name}: compiled again, the model does not show this, so that nothing is left to reduce: "
             f"{self.problem.what}"
@@ -188,21 +211,21 @@ class _Search:
         """Try a candidate, or read the verdict of an earlier search; returns whether it shows the problem."""
         self.tried += 1
         verdict = self.folder / self._key(candidate)
-        try:
-            return verdict.read_text(encoding="utf-8") == "yes"
-        except (OSError, UnicodeDecodeError):
-            pass
+        with suppress(OSError, UnicodeDecodeError):
+            if (said := verdict.read_text(encoding="utf-8")) in _VERDICTS:
+                return said == _VERDICTS[True]
         try:
             shown = self.problem.shows(candidate)
         except _FAILURES:
             shown = False
-        write_text("yes" if shown else "no", verdict)
+        write_text(_VERDICTS[shown], verdict)
         return shown
 
     def _key(self, candidate: Candidate) -> str:
         from tracemap.map.build.compiler.compilation import compiler_version
 
-        words = (self.problem.key, compiler_version(), *self.problem.flags, candidate.text)
+        model = hashlib.sha256(self.problem.model).hexdigest()  # its ops have the numbers in the problem's key
+        words = (self.problem.key, model, compiler_version(), *self.problem.flags, candidate.text)
         digest = hashlib.sha256("\0".join(words).encode())
         for array in candidate.inputs:
             digest.update(str(array.dtype).encode() + array.tobytes())
@@ -311,8 +334,8 @@ def _write(search: _Search, found: Candidate, output: Path, progress: Progress) 
                 for number, (spec, array) in enumerate(zip(given, found.inputs, strict=True))
             ]
             files, specs = [file for file, _ in written if file is not None], [spec for _, spec in written]
-    commands = problem.commands(found, output.name, specs)
-    head = [f"// creator: tracemap {__version__}", *(f"// {command}" for command in commands)]
+    commands = problem.commands(found, path_argument(Path(output.name)), specs)
+    head = [f"// creator: tracemap {__version__}", *(f"// {without_controls(command)}" for command in commands)]
     write_text("\n".join([*head, found.text]), output)
     return Reduction(
         problem=problem.kind,
@@ -328,6 +351,11 @@ def _write(search: _Search, found: Candidate, output: Path, progress: Progress) 
         names=search.names,
         data=search.data,
     )
+
+
+def _input_files_of(output: Path) -> list[Path]:
+    """The files that have names of inputs of this output."""
+    return sorted(output.parent.glob(f"{glob.escape(output.stem)}-[0-9]*.npy"))
 
 
 def _write_input(spec: str, array: Array, output: Path, number: int) -> tuple[Path | None, str]:
