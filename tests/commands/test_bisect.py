@@ -107,6 +107,7 @@ def test_the_edit_on_which_the_compiler_crashes(tmp_path: Path) -> None:
     assert "SIGFPE" in cause["message"]
     assert {op["line"] for op in cause["ops"]} <= set(range(3, 8))
     assert cause["bundle"] is None
+    next((tmp_path / "builds").glob("*.failed")).write_bytes(b"\xff")  # damaged
     assert json.loads(check_cli(*words)) == found
 
 
@@ -128,12 +129,25 @@ def test_equal_code_has_no_cause(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_bisected(tmp_path: Path) -> None:
-    good = build(tmp_path, "good")
-    for other, message in (
-        (good, "have the same model, flags and release of IREE"),
-        (tmp_path / "none.mlir", "No such file"),
+    (tmp_path / "before.mlir").write_text(CHAIN, encoding="utf-8")
+    good = build(tmp_path, "-good", model=tmp_path / "before.mlir")
+    other = tmp_path / "after.mlir"
+    other.write_text(CHAIN.replace("main(", "main(%n: tensor<2xf32>, "), encoding="utf-8")
+    outputs = ("--metric", "outputs")
+    for words, message in (
+        ((good,), "have the same model, flags and release of IREE"),
+        ((tmp_path / "none.mlir",), "No such file"),
+        ((other, "--releases", "3.12.0"), "are of the same release of IREE"),
+        ((other, *outputs), "but takes tensor<2xf32>, tensor<4x8xf32>, tensor<8x8xf32> in"),
     ):
-        done = run_cli("bisect", good, other, "-o", tmp_path / "builds")
+        done = run_cli("bisect", good, *words, "-o", tmp_path / "builds")
         assert done.returncode == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
+        assert (tmp_path / "builds").exists() == (words[1:] == outputs)
+    other.write_text(CHAIN.replace("tanh", "cosine"), encoding="utf-8")
+    printed = check_cli("bisect", "./-good.tracemap", "after.mlir", *outputs, cwd=tmp_path)
+    assert "1 edit differs" in printed
+    diff, again = printed.splitlines()[-2:]
+    check_cli(*diff.split()[1:], cwd=tmp_path)
+    assert " ./-good.bisect/" in again

@@ -34,6 +34,7 @@ from tracemap.compare.bisection import (
     flags_with,
 )
 from tracemap.core.errors import ModelInvalid, TargetUnwritable, ToolFailed, UsageInvalid
+from tracemap.core.process.children import path_argument
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, check_tool, find_tool, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
@@ -95,11 +96,12 @@ def bisect(good: Bundle, bad: Bundle | Path, options: BisectOptions, progress: P
         if options.op not in good.graph.op_by_id:
             raise UsageInvalid(f"--op {options.op}: {good.path} has no such op; list them with `tracemap show`")
     folder = options.output or Path(f"{good.path.stem}.bisect")
+    search = _Search.between(good, bad, options, Versions(folder, good, progress))
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be created: {error.strerror}") from error
-    return _Search.between(good, bad, options, Versions(folder, good, progress)).result()
+    return search.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,10 @@ class _Search:
         differences: list[Difference] = list(flag_differences(before.flags, after.flags))
         if before.release != after.release:
             differences.append(ReleaseDifference(before.release, after.release))
+        elif options.releases:
+            raise UsageInvalid(
+                f"--releases: {good.path} and {path} are of the same release of IREE, {after.release}; leave it out"
+            )
         edits = None
         if before.model != after.model:
             versions.progress("comparing the models")
@@ -462,8 +468,31 @@ class _Search:
         with temporary_folder() as folder:
             expected = references(good, options, folder, self.versions.progress)
             compared = list(compare_with_references(good, bundle, expected, folder, self.versions.progress))
+        for each in compared:
+            if each.failure:
+                self._check_same_arguments(each.function, good, bundle)
         same = all(each.matches for each in compared)
         return _FINE if same else _FAILED
+
+    def _check_same_arguments(self, function: str, *bundles: Bundle) -> None:
+        """Reject a function that failed in the second build because it has other arguments there."""
+        types = [
+            [argument.type for argument in entry.arguments]
+            for bundle in bundles
+            for entry in bundle.graph.functions
+            if entry.name == function
+        ]
+        if len(types) < len(bundles) or types[0] != types[1]:
+            other = (
+                f"takes {', '.join(types[1]) or 'nothing'} in {self.paths[1]}"
+                if len(types) > 1
+                else f"is missing in {self.paths[1]}"
+            )
+            raise UsageInvalid(
+                f"--metric outputs: function '{function}' takes {', '.join(types[0]) or 'nothing'} in {self.paths[0]}, "
+                f"but {other}, so that outputs with the same inputs cannot be compared; choose another --function or "
+                "--metric"
+            )
 
     # ---- causes
 
@@ -480,7 +509,9 @@ class _Search:
             value=tested.value,
             certain=tested.certain,
             ops=tuple(self._hit_ops(version, differences, tested.failure)),
-            diff=() if bundle is None else ("tracemap", "diff", str(self.versions.path(self.good)), str(bundle)),
+            diff=()
+            if bundle is None
+            else ("tracemap", "diff", path_argument(self.versions.path(self.good)), path_argument(bundle)),
             reproduce=self.versions.command(version),
             message=tested.failure,
         )

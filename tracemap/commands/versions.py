@@ -14,8 +14,9 @@ from msgspec import structs
 
 from tracemap.capture.run_names import free_recording_names
 from tracemap.core.codec import Count, Record, decode, encode
-from tracemap.core.errors import BundleInvalid, ModelInvalid, TargetUnwritable, TracemapError, UsageInvalid
+from tracemap.core.errors import BundleInvalid, InputInvalid, ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.core.files import atomic_file
+from tracemap.core.process.children import path_argument
 from tracemap.core.releases import environment, is_at_least, own_release, run_with
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import Integer, Unknown
@@ -60,6 +61,20 @@ class Versions:
 
         return saved_inputs_to_copy(self.good)
 
+    @cached_property
+    def _kept_digests(self) -> tuple[str, ...]:
+        """Texts that differ if the good bundle keeps other inputs or parameters."""
+        texts = []
+        for name, array in self._kept.inputs:
+            texts.append(f"{name}={array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}")
+        for scope, path in (*self._kept.parameters, *self._kept.references):
+            try:
+                with path.open("rb") as stream:
+                    texts.append(f"{scope}={hashlib.file_digest(stream, 'sha256').hexdigest()}")
+            except OSError as error:
+                raise InputInvalid(f"{path}: cannot be read: {error.strerror}") from error
+        return tuple(texts)
+
     def interpreter(self, release: str) -> Path | None:
         """The interpreter of a release's environment; None: this one.
 
@@ -85,8 +100,8 @@ class Versions:
         except BundleInvalid:
             pass
         failure = target.with_suffix(".failed")
-        if failure.is_file():
-            raise ModelInvalid(failure.read_text(encoding="utf-8"))
+        if message := _message_in(failure):
+            raise ModelInvalid(message)
         try:
             return self.build(version, target, timing=timing)
         except ModelInvalid as error:
@@ -118,9 +133,7 @@ class Versions:
             ]
             run_with(python, [*words, *self._parameters(), "--", *version.flags])
             return load(target)
-        except TargetUnwritable:
-            raise
-        except TracemapError as error:
+        except (ModelInvalid, ToolFailed) as error:
             raise ModelInvalid(str(error)) from error
 
     def _parameters(self) -> list[str]:
@@ -137,7 +150,7 @@ class Versions:
 
     def path(self, version: Version, *, timing: bool = False) -> Path:
         """The bundle of a version, whether it exists or not."""
-        words = [version.release, *version.flags, *(["timing"] if timing else [])]
+        words = [version.release, *version.flags, *(["timing"] if timing else []), *self._kept_digests]
         key = hashlib.sha256("\0".join(words).encode(errors="surrogatepass") + b"\0" + version.model).hexdigest()
         return self.folder / f"{key[:16]}.tracemap"
 
@@ -153,7 +166,7 @@ class Versions:
         """The command that builds a version; for another release, with that environment's interpreter."""
         python = self.interpreter(version.release)
         program = ["tracemap"] if python is None else [str(python), "-m", "tracemap"]
-        return (*program, "build", str(self.model_file(version)), "-o", "NEW.tracemap", "--", *version.flags)
+        return (*program, "build", path_argument(self.model_file(version)), "-o", "NEW.tracemap", "--", *version.flags)
 
 
 # ---- recordings
@@ -235,15 +248,18 @@ class Recordings:
         return self.versions.folder / f"{before}-{after}.json"
 
     def _stored(self) -> _Pairs:
-        """The recordings of an earlier search with the same call; none if their files are gone."""
+        """The recordings of an earlier search with the same call; none if their files are gone or damaged."""
         fresh = _Pairs(tuple(call_words(self.options)), self.options.seconds)
         try:
             known = decode(self._file.read_bytes(), _Pairs)
         except (OSError, ValueError):
             return fresh
         before, after = self._folders
-        present = all((before / pair.before).exists() and (after / pair.after).exists() for pair in known.pairs)
-        return known if present and known.call == fresh.call else fresh
+        valid = all(
+            pair.before_ns and pair.after_ns and (before / pair.before).exists() and (after / pair.after).exists()
+            for pair in known.pairs
+        )
+        return known if valid and known.call == fresh.call else fresh
 
     def _with_more_time(self, known: _Pairs) -> _Pairs:
         """Recordings of twice the time: too few invocations fit into it to measure one."""
@@ -296,6 +312,14 @@ def call_words(options: CallOptions) -> list[str]:
     words += [] if options.flagfile is None else ["--flagfile", str(options.flagfile)]
     words += ["--serial"] if options.serial else []
     return words
+
+
+def _message_in(failure: Path) -> str:
+    """The compiler's message of an earlier search; "" if the file does not exist or is damaged."""
+    try:
+        return failure.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _write(path: Path, data: bytes) -> None:

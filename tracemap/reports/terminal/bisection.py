@@ -18,10 +18,11 @@ def print_bisection(result: Bisection, out: TextIO) -> None:
     terminal = console(out)
     kinds = Counter[str](each.kind for each in result.differences)
     counts = " and ".join(f"{plural(kinds[kind], name)}" for kind, name in _NAMES.items() if kinds[kind])
+    verb = "differs" if len(result.differences) == 1 else "differ"
     what = result.metric if isinstance(result.op, Unknown) else f"{result.metric} of {result.op}"
     change = f"{_shown(result, result.good_value)} → {_shown(result, result.bad_value)}"
     failed = f", {result.failed} of them failed" if result.failed else ""
-    say(terminal, f"{what}: {change}; {counts} differ, {plural(result.builds, 'build')}{failed}")
+    say(terminal, f"{what}: {change}; {counts} {verb}, {plural(result.builds, 'build')}{failed}")
     if not result.causes:
         say(terminal, "No cause: the second build is not significantly worse.")
     if len(result.causes) > 1:
