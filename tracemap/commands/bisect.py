@@ -158,7 +158,10 @@ def _edits_between(
             raise ModelInvalid(f"{path}:{str(error).removeprefix('-:')}") from error
     before, after = (version.model for version in versions)
     matches = match_flows(sides[0], sides[1])
-    edits = ModelEdits(before, after, {each.after.number: (each.before.number, each.edited) for each in matches})
+    pairs = {each.after.number: (each.before.number, each.edited) for each in matches}
+    edits = ModelEdits(before, after, pairs)
+    unedited = {number for number, (_, edited) in pairs.items() if not edited}
+    partners = {pairs[number][0] for number in unedited}
     models = _source_model(before), _source_model(after)
     differences = []
     for number, edit in enumerate(edits.edits):
@@ -166,6 +169,12 @@ def _edits_between(
             [operation for index in side if (operation := model.operations[index]).is_op]
             for side, model in zip((edit.before, edit.after), models, strict=True)
         )
+        # Ops that only read another value are named if nothing else changed.
+        own = (
+            [operation for operation in removed if operation.index not in partners],
+            [operation for operation in added if operation.index not in unedited],
+        )
+        removed, added = own if any(own) else (removed, added)
         if [each.name for each in removed] == [each.name for each in added]:
             parts = [("changed", added)]
         else:
