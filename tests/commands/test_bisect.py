@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.conftest import Built
 from tests.support import SAMPLES, check_cli, json_cli, run_cli
+from tracemap.commands.versions import Version, Versions
+from tracemap.core.toolchain import no_progress
+from tracemap.map.bundle import load
+from tracemap.map.bundle_documents import CallToKeep
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 PAIR = ("--iree-llvmcpu-loop-vectorization=true", "--iree-llvmcpu-loop-unrolling=true")
@@ -85,8 +92,22 @@ def test_the_edit_that_changes_outputs(tmp_path: Path) -> None:
     found = json_cli("bisect", good, tmp_path / "after.mlir", "--metric", "outputs", "-o", tmp_path / "builds")
     (cause,) = found["causes"]
     assert len(found["differences"]) == 3
+    assert cause["differences"][0]["text"] == "removed stablehlo.tanh at line 3; added stablehlo.cosine at line 5"
     assert [each["kind"] for each in cause["differences"]] == ["edit"]
     assert [(op["name"], op["line"]) for op in cause["ops"]][:1] == [("stablehlo.cosine", 5)]
+
+
+def test_builds_with_other_inputs_are_not_used_again(built: Built, tmp_path: Path) -> None:
+    bundle = tmp_path / "model.tracemap"
+    shutil.copytree(built("hand_mlp"), bundle)
+    version = Version(b"module {}", "model.mlir", (), "3.13.0")
+    targets = set[Path]()
+    for value in (0.0, 1.0, 1.0):
+        for folder in ("inputs", "parameters"):
+            shutil.rmtree(bundle / folder, ignore_errors=True)
+        CallToKeep("main", (("x", np.full(4, value)),)).store(bundle)
+        targets.add(Versions(tmp_path, load(bundle), no_progress).path(version))
+    assert len(targets) == 2
 
 
 def test_the_edit_on_which_the_compiler_crashes(tmp_path: Path) -> None:

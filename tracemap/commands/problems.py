@@ -647,7 +647,7 @@ def _problem_of_bundle(bundle: Bundle, options: ReduceOptions, work: Path) -> Sh
 
 
 def _is_structure(name: str) -> bool:
-    """Whether an operation is a function, a global, or the end of a function or region."""
+    """Recognize functions, globals, and the ends of functions and regions, which compute nothing."""
     from tracemap.ir.slicing import is_terminator
     from tracemap.ir.source_model import FUNCTIONS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -14,6 +15,7 @@ from tracemap.map.model import OpId
 
 # ---- differences
 
+_NUMBER: Final = re.compile(r"-[\d.]")
 Flags = Mapping[str, tuple[str, ...]]
 """Command-line words by the name of their flag, in order."""
 
@@ -64,11 +66,15 @@ Difference = FlagDifference | ReleaseDifference | EditDifference
 
 
 def flags_by_name(words: Sequence[str]) -> Flags:
-    """Group words of a command line by flag. A word without a dash is the value of the flag before it."""
+    """Group words of a command line by flag. A number or a word without a dash is the value of the flag before it.
+
+    >>> flags_by_name(["--size", "-1", "--level=2", "--size", "3"])
+    {'size': ('--size', '-1', '--size', '3'), 'level': ('--level=2',)}
+    """
     groups: dict[str, tuple[str, ...]] = {}
     name = ""
     for word in words:
-        if word.startswith("-"):
+        if word.startswith("-") and not _NUMBER.match(word):
             name = word.partition("=")[0].lstrip("-")
         groups[name] = (*groups.get(name, ()), word)
     return groups

@@ -212,7 +212,7 @@ def _items(parser: MlirParser, module: Module) -> Iterator[tuple[Operation, str]
 
 
 def _has_text(parser: MlirParser, operation: Operation, name: str) -> bool:
-    """Whether an attribute has texts that may be names."""
+    """Recognize attributes with texts or keys that may be names."""
     attribute = operation.attributes[name]
     return bool(_keys(attribute)) or ('"' in parser.text_of(attribute) and not _is_word(operation, name))
 
