@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,20 @@ def check_sarif(log: Json) -> None:
         assert re.fullmatch(r"[A-Za-z0-9._~!$&'()*+,;=:@%/-]+", place["artifactLocation"]["uri"])
         assert ":" not in place["artifactLocation"]["uri"].split("/")[0]
         assert place["region"]["startLine"] >= 1
+
+
+def test_missing_runs_are_named(built: Built, compared: tuple[Path, Path], tmp_path: Path) -> None:
+    """A check of a bundle without runs compares no times, and says so."""
+    shutil.copytree(built("jax_mlp"), tmp_path / "old.tracemap", ignore=shutil.ignore_patterns("runs"))
+    (tmp_path / "old.tracemap" / "runs").mkdir()
+    shutil.copytree(tmp_path / "old.tracemap", tmp_path / "new.tracemap")
+    shutil.copy(compared[0], tmp_path / "new.tracemap" / "runs" / "run-001.parquet")
+    done = run_cli("check", "old.tracemap", "new.tracemap", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "runs are not used, since old.tracemap has none" in done.stderr
+    missing = run_cli("check", "old.tracemap", "none.parquet", cwd=tmp_path)
+    assert "none.parquet: cannot be read: no such file" in missing.stderr
+    assert missing.returncode == 2
 
 
 def test_outputs_are_not_overwritten(compared: tuple[Path, Path], tmp_path: Path) -> None:
