@@ -83,7 +83,8 @@ def query(graph: TraceGraph, attribution: Attribution, runs: Sequence[Path], tex
         text: one statement that reads.
 
     Raises:
-        QueryInvalid: the text is not one statement that reads, the database refuses it, or a number in it has more than 64 bits.
+        QueryInvalid: the text is not one statement that reads, the database refuses it, or a number in a table has more
+            than 64 bits.
         RunInvalid: a run is damaged.
     """
     import duckdb
@@ -129,9 +130,8 @@ def _only_statement(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.
     if len(statements) > 1:
         raise QueryInvalid(f"the query has {len(statements)} statements; pass one statement to each call of sql")
     if statements[0].type not in (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI):  # PIVOT is MULTI
-        raise QueryInvalid(
-            f"the query is the statement {statements[0].type.name}; only queries that read are executed: SELECT … FROM ops"
-        )
+        kind = statements[0].type.name
+        raise QueryInvalid(f"the query is the statement {kind}; only queries that read are executed: SELECT … FROM ops")
     return statements[0]
 
 
