@@ -81,6 +81,7 @@ def test_events_of_several_runs(built: Built, recorded: Recorded, tmp_path: Path
         ("DROP TABLE ops", "statement DROP"),
         ("COPY ops TO 'never_written.csv'", "statement COPY"),
         ("INSTALL httpfs", "statement LOAD"),
+        ("FROM 'https://localhost:1/x.parquet'", "requires the extension httpfs"),
         ("SET threads = 1", "statement SET"),
         ("EXPLAIN ANALYZE COPY ops TO 'never_written.csv'", "statement EXPLAIN"),
         ("SELECT '\ud800'", "half of a UTF-16 pair"),

@@ -92,6 +92,8 @@ def query(graph: TraceGraph, attribution: Attribution, runs: Sequence[Path], tex
     words = {word.lower() for word in re.findall(r"\w+", text)}
     named = words & {*TABLES, EVENTS}
     with open_database() as connection:
+        # A query that reads an address would download and load software.
+        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         statement = _only_statement(connection, text)
         for name, each in TABLES.items():
             if name in named or not named:
