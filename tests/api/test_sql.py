@@ -75,12 +75,30 @@ def test_events_of_several_runs(built: Built, recorded: Recorded, tmp_path: Path
         ("SELECT * FROM ops_of_nobody", "the tables are ops, dispatches"),
         ("SELEC 1", "syntax error"),
         ("", "no statement"),
+        ("SELECT lin FROM ops", 'Candidate bindings: "line"'),
+        ("SELECT * FROM opss", 'Did you mean "ops"'),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("DROP TABLE ops", "statement DROP"),
+        ("COPY ops TO 'never_written.csv'", "statement COPY"),
+        ("INSTALL httpfs", "statement LOAD"),
+        ("FROM 'https://localhost:1/x.parquet'", "requires the extension httpfs"),
+        ("SET threads = 1", "statement SET"),
+        ("EXPLAIN ANALYZE COPY ops TO 'never_written.csv'", "statement EXPLAIN"),
+        ("SELECT '\ud800'", "half of a UTF-16 pair"),
+        ('SELECT * FROM "\x1b[31m"', r"\\x1b\[31m"),
     ],
 )
 def test_bad_queries_get_a_sentence(query: str, message: str, gpt: Attribution) -> None:
     with pytest.raises(QueryInvalid, match=message) as caught:
         gpt.sql(query)
     assert "\n" not in str(caught.value)
+    assert not Path("never_written.csv").exists()
+
+
+def test_queries_of_other_forms_read_the_tables(gpt: Attribution) -> None:
+    assert {name for (name,) in gpt.sql("SHOW TABLES")} == {*TABLES, EVENTS}
+    assert gpt.sql("SELECT 1;").rows == [(1,)]
+    assert gpt.sql("PIVOT ops ON outcome USING count(*) GROUP BY function").rows
 
 
 def test_columns_of_equal_names_are_kept_apart(gpt: Attribution) -> None:

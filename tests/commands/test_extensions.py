@@ -173,6 +173,7 @@ def test_a_broken_package_stops_only_what_needs_it(broken: Installation) -> None
         ("def it(*_): return 3", "its result is no str or bytes"),
         ("def it(*_): raise ValueError('no\\x1b[31m idea')", "ValueError: no\\x1b[31m idea"),
         ("import sys\nsys.exit(7)", "SystemExit: 7"),
+        ("class Stop(BaseException): pass\ndef it(*_): print('noise'); raise Stop('here')", "Stop: here"),
     ],
 )
 def test_an_export_that_fails(bare: Installation, code: str, message: str) -> None:
@@ -197,6 +198,11 @@ def test_two_packages_with_one_name(bare: Installation) -> None:
     [
         ("def it(program): return [3]", "its result is no Advice"),
         ("def it(program): return 3", "TypeError: 'int' object is not iterable"),
+        (
+            "from tracemap.attribution.model import Advice\n"
+            "def it(program): print('noise'); yield Advice('', None, 5, None, 'x', None, None)",
+            "ValidationError: Expected `str`, got `null`",
+        ),
     ],
 )
 def test_a_rule_that_fails_is_a_note(bare: Installation, code: str, message: str) -> None:

@@ -70,8 +70,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(planted: Path, built: Built, recorded: Recorded, tmp_path: Path) -> Path:
-    """A workspace with three files and two bundles: of the planted model, and of a JAX program and its model."""
-    work = tmp_path / "work"
+    """A workspace with three files and two bundles: of the planted model, and of a JAX program and its model.
+
+    Its name is escaped in addresses.
+    """
+    work = tmp_path / "wörk space"
     shutil.copytree(planted, work)
     shutil.copy(SAMPLES / "models" / "jax_mlp.mlir", work)
     shutil.copy(SAMPLES / "sources" / "jax_models.py", work)

@@ -125,6 +125,8 @@ ERRORS: Sequence[tuple[str, dict[str, str | int], str]] = (
     ("costs", {"name": "\x1b]0;x\x07"}, "has control characters"),
     ("costs", {"only": "x" * 5000}, "is too long"),
     ("costs", {"by": "python; rm"}, "Input should be"),
+    ("costs", {"scope": "h3/ffn"}, "costs has no argument 'scope'; it has run, by, only"),
+    ("costs", {"top": 0}, "argument 'top': Input should be greater"),
     ("describe", {"what": "op99999"}, "the map has no op of this id"),
     ("describe", {"what": "--assembly"}, "--assembly: no op"),
 )
@@ -138,7 +140,29 @@ def test_an_error_is_a_sentence(folder: Path) -> None:
         assert failed
         assert sentence in text
         assert len(text) < 1500
-        assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)
+        assert not re.search(r"[\x00-\x1f]", text)
+    ((failed, text),) = answers(folder, ("x" * 20_000, {}))
+    assert failed
+    assert len(text) < 1500
+
+
+def test_every_path_found_can_be_passed(folder: Path, tmp_path: Path) -> None:
+    """Long ones are not cut, and control characters are understood as they are shown."""
+    names = (f"{'long' * 50}.tracemap", "\x1b[31m\n.tracemap")
+    for name in names:
+        shutil.copytree(folder / "deep" / "mlp.tracemap", tmp_path / name)
+    (found,) = good(tmp_path, ("find", {}))
+    paths = [row["path"] for row in found["rows"]["bundles"]]
+    assert len(paths) == len(names)
+    for described in good(tmp_path, *(("memory", {"path": path}) for path in paths)):
+        assert described["rows"]["functions"]
+    calls: list[Call] = [
+        ("compare", {"before": paths[0], "after": paths[0], "bundle_after": bundle}) for bundle in paths
+    ]
+    (same, _), (other, text) = answers(tmp_path, *calls)
+    assert not same
+    assert other
+    assert "is a bundle itself" in text
 
 
 def test_a_damaged_file_ends_one_answer(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import unquote
 
 import click
 
@@ -180,7 +181,7 @@ class _ServerState:
         """The costs at the lines of a document."""
         if not self._can_refresh:
             await self.looked.wait()
-        document = self.server.workspace.text_documents.get(uri)
+        document = self.server.workspace.text_documents.get(unquote(uri))
         if document is None:  # the editor did not open it
             return []
         key = (document.version, self.generation)

@@ -12,16 +12,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Final, Literal, ParamSpec
+from typing import Annotated, Any, Final, Literal, ParamSpec
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
-from pydantic import Field
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from tracemap._version import __version__
 from tracemap.commands.runs import READ_ONLY, find_bundle, opened_runs
@@ -64,7 +66,16 @@ class ServedFolders:
                 continue
             if self.contains(path):
                 return path
+        if "\\" in text:  # `find` shows control characters escaped
+            for path in (*self.bundles(), *self.runs()):
+                if without_controls(self.shown(path)) == text:
+                    return path
         raise UsageInvalid(f"{_quoted(text)}: is no bundle or run in the served folders; the tool find lists them")
+
+    def shown(self, path: Path) -> str:
+        """A path as clients pass it: relative to the served folder, if there is only one."""
+        first, *others = self.folders
+        return str(path) if others else str(path.relative_to(first))
 
     def contains(self, path: Path) -> bool:
         """Whether a path without links lies in one of the folders."""
@@ -107,6 +118,13 @@ class ServedFolders:
                     folders.clear()
                 folders[:] = [own for own in folders if not own.startswith(".")]
                 yield name, folders, files
+
+
+def _times(paths: Iterator[Path]) -> Iterator[tuple[Path, float]]:
+    """The paths with the times when they were written, in s; without those that have been removed since."""
+    for path in paths:
+        with suppress(OSError):
+            yield path, path.stat().st_mtime
 
 
 def _quoted(text: str) -> str:
@@ -158,21 +176,13 @@ class Tools:
         """List bundles (compiled models) and runs (measurements), the newest first. Call this first."""
         rows: dict[str, list[dict[str, str]]] = {}
         for kind, paths in (("bundles", self.served.bundles()), ("runs", self.served.runs())):
-            found = [(path, self._relative(path)) for path in paths]
-            chosen = [(path, text) for path, text in found if name in text or fnmatchcase(text, name)]
-            dated = sorted(
-                ((path.stat().st_mtime, text) for path, text in chosen), key=lambda item: (-item[0], item[1])
-            )
+            found = [(self.served.shown(path), written_s) for path, written_s in _times(paths)]
+            chosen = [(text, written_s) for text, written_s in found if name in text or fnmatchcase(text, name)]
             rows[kind] = [
-                {"path": text, "written": datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="seconds")}
-                for changed_s, text in dated
+                {"path": text, "written": datetime.fromtimestamp(written_s, UTC).isoformat(timespec="seconds")}
+                for text, written_s in sorted(chosen, key=lambda item: (-item[1], item[0]))
             ]
-        return brief_json(fitted("files", {kind: len(own) for kind, own in rows.items()}, rows))
-
-    def _relative(self, path: Path) -> str:
-        """A path as clients pass it: relative to the served folder, if there is only one."""
-        first, *others = self.served.folders
-        return str(path) if others else str(path.relative_to(first))
+        return brief_json(fitted("files", {kind: len(own) for kind, own in rows.items()}, rows, whole=("path",)))
 
     @_with_tool_errors
     def costs(  # noqa: PLR0913, PLR0917 - clients pass arguments by name
@@ -263,8 +273,13 @@ class Tools:
         options: _Options = {"only": only}
         sides = [self.served.path(before), self.served.path(after)]
         for name, side, bundle in zip(("map-a", "map-b"), sides, (bundle_before, bundle_after), strict=True):
+            own = self._bundle(side, bundle)
             if not is_bundle(side):
-                options[name] = self._bundle(side, bundle)
+                options[name] = own
+            elif own != side:
+                raise UsageInvalid(
+                    f"{_quoted(side.name)}: is a bundle itself; pass one of its runs, or no other bundle"
+                )
         return self._answer("diff", sides, options)
 
     @_with_tool_errors
@@ -340,6 +355,28 @@ _INSTRUCTIONS: Final = (
 )
 
 
+class _Server(MCPServer[None]):
+    """A server that refuses unknown arguments: without its filter, an answer would be wrong."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        tools = {tool.name: tool for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(f"{_quoted(name)}: is no tool; the tools are {', '.join(tools)}")
+        known = tools[name].input_schema["properties"]
+        unknown = [argument for argument in arguments if argument not in known]
+        if unknown:
+            raise ToolError(f"{name} has no argument {_quoted(unknown[0])!r}; it has {', '.join(known)}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            first = error.__cause__.errors()[0]
+            raise ToolError(f"{name}: argument {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from error
+
+
 def server(folders: Sequence[Path], options: McpOptions) -> MCPServer[None]:
     """The server of some folders.
 
@@ -350,7 +387,7 @@ def server(folders: Sequence[Path], options: McpOptions) -> MCPServer[None]:
         if not folder.is_dir():
             raise UsageInvalid(f"{folder}: is no folder; name folders with bundles and runs")
     tools = Tools(ServedFolders(tuple(folder.resolve() for folder in folders), options.depth), options.timeout)
-    made: MCPServer[None] = MCPServer("tracemap", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
+    made = _Server("tracemap", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
     for tool in (tools.find, tools.costs, tools.describe, tools.compare, tools.memory):
         # The text is JSON already; structured output would repeat it.
         made.add_tool(tool, annotations=_READ_ONLY_TOOL, structured_output=False)

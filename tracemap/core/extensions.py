@@ -6,12 +6,15 @@ be replaced.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracemap.core.errors import ExtensionBroken, TracemapError, start_of
+from tracemap.core.process.signals import EndedBySignal
 from tracemap.core.sanitize import for_terminal
 
 READERS: Final = "tracemap.readers"
@@ -42,17 +45,18 @@ class Extension:
         return self.run(self.entry.load)
 
     def run(self, function: Callable[..., _T], *arguments: object) -> _T:
-        """Call a function of the extension.
+        """Call a function of the extension. What it prints goes to standard error: standard output has the result.
 
         Raises:
             ExtensionBroken: it fails.
             TracemapError: it reports an error of the input.
         """
         try:
-            return function(*arguments)
-        except TracemapError:
+            with redirect_stdout(sys.stderr):
+                return function(*arguments)
+        except (TracemapError, KeyboardInterrupt, EndedBySignal):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # some libraries have errors that are no Exception
             raise self.broken(f"{type(error).__name__}: {error}") from error
 
     def broken(self, why: str) -> ExtensionBroken:

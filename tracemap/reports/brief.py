@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -682,6 +683,7 @@ def fitted(
     commands: Sequence[tuple[str, ...]] = (),
     hidden: Mapping[str, int] = MappingProxyType({}),
     limit_bytes: int = LIMIT_BYTES,
+    whole: Collection[str] = (),
 ) -> Brief:
     """A brief form within the limit: first with fewer rows, then with shorter texts, then with even fewer rows.
 
@@ -692,13 +694,14 @@ def fitted(
         commands: the next commands.
         hidden: number of rows that are left out already, by list.
         limit_bytes: most bytes of the JSON.
+        whole: fields of rows whose texts are never cut.
     """
     kept_commands = list(commands)
     while len(encode(kept_commands)) > _MOST_COMMAND_BYTES:
         kept_commands.pop()
     for limit in _TEXT_LIMITS:
         fewest = _FEWEST_ROWS if limit > _TEXT_LIMITS[-1] else 0
-        shown = {name: [_cut_row(row, limit) for row in own] for name, own in rows.items()}
+        shown = {name: [_cut_row(row, limit, whole) for row in own] for name, own in rows.items()}
         shown_figures = _cut_row(figures, limit)
         while True:
             left_out = {name: len(own) - len(shown[name]) + hidden.get(name, 0) for name, own in rows.items()}
@@ -727,8 +730,11 @@ def fitted(
     raise AssertionError("a brief form without figures, rows and commands fits")
 
 
-def _cut_row(row: Row, limit: int) -> dict[str, Figure]:
-    return {key: cut(value, limit) if isinstance(value, str) else value for key, value in row.items()}
+def _cut_row(row: Row, limit: int, whole: Collection[str] = ()) -> dict[str, Figure]:
+    return {
+        key: cut(value, sys.maxsize if key in whole else limit) if isinstance(value, str) else value
+        for key, value in row.items()
+    }
 
 
 def cut(text: str, limit: int) -> str:

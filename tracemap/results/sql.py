@@ -1,6 +1,6 @@
 """The tables that `Attribution.sql` queries: map, costs and events under documented, stable names.
 
-`docs/sql.md` describes them for users. A table is only built if the query has its name.
+`docs/sql.md` describes them for users. If a query has names of tables, only these are built.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.core.errors import QueryInvalid
+from tracemap.core.sanitize import without_controls
 from tracemap.core.units import MAX_INTEGER
 from tracemap.map.model import Membership, Op, TraceGraph
 from tracemap.map.query import python_frame, scope_of, scopes_of
 from tracemap.results.display import AsTable, Columns, Value, cell_of, heading, table
 from tracemap.runs.columns import events_sql
 from tracemap.runs.runfile import read_run
-from tracemap.runs.sql import fill_table, first_line, open_database, quoted
+from tracemap.runs.sql import fill_table, open_database, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -79,32 +80,71 @@ def query(graph: TraceGraph, attribution: Attribution, runs: Sequence[Path], tex
         graph: the map.
         attribution: the costs.
         runs: files of the table `events`.
-        text: one statement that returns rows.
+        text: one statement that reads.
 
     Raises:
-        QueryInvalid: the database refuses the query, or a number in it has more than 64 bits.
+        QueryInvalid: the text is not one statement that reads, the database refuses it, or a number in a table has more
+            than 64 bits.
         RunInvalid: a run is damaged.
     """
     import duckdb
 
     words = {word.lower() for word in re.findall(r"\w+", text)}
+    named = words & {*TABLES, EVENTS}
     with open_database() as connection:
+        # A query that reads an address would download and load software.
+        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+        statement = _only_statement(connection, text)
         for name, each in TABLES.items():
-            if name in words:
+            if name in named or not named:
                 _fill(connection, name, each, list(each.rows(graph, attribution)))
-        if EVENTS in words:
+        if EVENTS in named or (runs and not named):
             connection.execute(f"CREATE TEMP VIEW {EVENTS} AS {_events(runs)}")
         try:
-            if not connection.extract_statements(text):
-                raise QueryInvalid("the query has no statement; write SELECT … FROM ops")
-            done = connection.execute(text)
+            done = connection.execute(statement)
             names = [column[0] for column in done.description or ()]
             rows = done.fetchall()
         except duckdb.Error as error:
-            raise QueryInvalid(
-                f"the query fails: {first_line(error)}; the tables are {', '.join([*TABLES, EVENTS])} (docs/sql.md)"
-            ) from error
+            raise _refusal(error) from error
     return QueryResult(_distinct(names), rows)
+
+
+def _only_statement(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.Statement:
+    """The statement of a query, which only reads.
+
+    Others would write files (COPY), install software (INSTALL), or change tables that the next query builds anew.
+
+    Raises:
+        QueryInvalid: there is none, or another one, or it is not SQL.
+    """
+    import duckdb
+
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise QueryInvalid(f"the query fails: character {error.start + 1} is half of a UTF-16 pair") from error
+    try:
+        statements = connection.extract_statements(text)
+    except duckdb.Error as error:
+        raise _refusal(error) from error
+    if not statements:
+        raise QueryInvalid("the query has no statement; write SELECT … FROM ops")
+    if len(statements) > 1:
+        raise QueryInvalid(f"the query has {len(statements)} statements; pass one statement to each call of sql")
+    if statements[0].type not in (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI):  # PIVOT is MULTI
+        kind = statements[0].type.name
+        raise QueryInvalid(f"the query is the statement {kind}; only queries that read are executed: SELECT … FROM ops")
+    return statements[0]
+
+
+def _refusal(error: duckdb.Error) -> QueryInvalid:
+    """The database's sentence, with its suggestions of similar names, but without the excerpt of the query."""
+    reason, _, more = str(error).partition("\n")
+    suggestions = [line for line in more.splitlines() if line.startswith(("Did you mean", "Candidate "))]
+    return QueryInvalid(
+        without_controls("; ".join([f"the query fails: {reason}", *suggestions]))
+        + f"; the tables are {', '.join([*TABLES, EVENTS])} (docs/sql.md)"
+    )
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, each: Table, rows: list[tuple[Value, ...]]) -> None:

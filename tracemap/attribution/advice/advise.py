@@ -22,6 +22,7 @@ from tracemap.attribution.model import (
     AdviceRule,
 )
 from tracemap.attribution.what_if import REMOVED, Change
+from tracemap.core.codec import decode, encode
 from tracemap.core.diagnostics import PAUSED, Diagnostic, has_slug
 from tracemap.core.errors import ExtensionBroken
 from tracemap.core.extensions import ADVICE, Extension, extensions
@@ -55,10 +56,22 @@ def advise_with_extensions(evidence: Evidence) -> tuple[tuple[Advice, ...], tupl
 
 def _extension_advice(extension: Extension, program: Program) -> Iterator[Advice]:
     rule: ExtensionRule = extension.load()
-    for advice in extension.run(lambda: list(rule(program))):
-        if not isinstance(advice, Advice) or not set(advice.ops) <= program.graph.op_by_id.keys():
+    for advice in extension.run(lambda: [_checked(item) for item in rule(program)]):
+        if not set(advice.ops) <= program.graph.op_by_id.keys():
             raise extension.broken("its result is no Advice on ops of the map")
         yield structs.replace(advice, rule=extension.name)
+
+
+def _checked(advice: object) -> Advice:
+    """A piece of advice whose fields have their types.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: a field has another type.
+    """
+    if not isinstance(advice, Advice):
+        raise TypeError("its result is no Advice on ops of the map")
+    return decode(encode(advice), Advice)
 
 
 def _can_advise(program: Program) -> bool:
