@@ -154,6 +154,10 @@ def test_missing_runs_are_named(built: Built, compared: tuple[Path, Path], tmp_p
     done = run_cli("check", "old.tracemap", "new.tracemap", cwd=tmp_path)
     assert done.returncode == 0
     assert "runs are not used, since old.tracemap has none" in done.stderr
+    shutil.copytree(tmp_path / "old.tracemap", tmp_path / "other.tracemap")
+    neither = run_cli("check", "old.tracemap", "other.tracemap", cwd=tmp_path)
+    assert neither.returncode == 0
+    assert "no times were compared" in neither.stderr
     missing = run_cli("check", "old.tracemap", "none.parquet", cwd=tmp_path)
     assert "none.parquet: cannot be read: no such file" in missing.stderr
     assert missing.returncode == 2

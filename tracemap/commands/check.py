@@ -14,11 +14,12 @@ import click
 from tracemap.commands.diff import bundle_of_side, diff
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import check_outputs
-from tracemap.commands.streams import print_diagnostics, show_phases
+from tracemap.commands.streams import print_diagnostics, print_warning, show_phases
 from tracemap.compare.model import RUNS_MISSING
 from tracemap.core.errors import TargetUnwritable
 from tracemap.core.files import write_text
 from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import Unknown
 from tracemap.options.results import CheckOptions, DiffOptions
 
 if TYPE_CHECKING:
@@ -110,5 +111,7 @@ def command(baseline: Path, new: Path, options: CheckOptions) -> None:
         result = check(baseline, new, options, progress)
     # Without runs of both sides, no op can be slower: a job must not look as if it had compared times.
     print_diagnostics(item for item in result.comparison.diagnostics if item.slug == RUNS_MISSING)
+    if isinstance(result.comparison.before.run, Unknown) and isinstance(result.comparison.after.run, Unknown):
+        print_warning("no times were compared, since neither side has a run; record both: tracemap record BUNDLE")
     sys.stdout.write(result.shown(in_github="GITHUB_ACTIONS" in os.environ))
     sys.exit(1 if result.has_failed else 0)
