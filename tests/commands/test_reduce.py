@@ -17,12 +17,15 @@ from tracemap.compare.reduction import minimize
 from tracemap.ir.parsing import MlirParser
 
 
-@pytest.mark.parametrize("case", long_where(QUICK, lambda _, case: case.shows == "slow"), ids=lambda case: case.shows)
+@pytest.mark.parametrize(
+    "case", long_where(QUICK, lambda _, case: case.shows in ("slow", "nan")), ids=lambda case: case.shows
+)
 def test_what_is_left_shows_the_problem(case: Case, tmp_path: Path) -> None:
     judged = judge(case, tmp_path)
     assert judged.faults == ()
 
 
+@pytest.mark.long
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     """The verdicts of the first search are used, and the result is that of a search without a kill."""
     (tmp_path / "model.mlir").write_text(SOFTMAX)
