@@ -330,10 +330,12 @@ class _Search:
 
     def _is_worse(self, good: Value, bad: Value) -> bool:
         """Whether the second value is larger, beyond its error."""
-        if self.options.metric in RATIOS:
-            least = _LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE
-            return bad.low > 1 + least
-        return bad.value > good.value
+        return bad.low > self._least_ratio if self.options.metric in RATIOS else bad.value > good.value
+
+    @property
+    def _least_ratio(self) -> float:
+        """The ratio of times from which on a build is slower."""
+        return 1 + (_LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE)
 
     def _is_bad(self, chosen: frozenset[int]) -> bool:
         try:
@@ -407,7 +409,7 @@ class _Search:
     @property
     def _near(self) -> float:
         """The ratio to decide about: the limit, or the smallest change if there is no limit yet."""
-        return self.limit or 1 + (_LEAST_CHANGE if self.options.metric == "time" else _LEAST_COMPILE_CHANGE)
+        return self.limit or self._least_ratio
 
     def _time(self, version: Version) -> Value:
         """The time of a build over that of the good one, in pairs of recordings; more of them close to the limit."""

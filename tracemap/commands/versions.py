@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -151,13 +151,13 @@ class Versions:
     def path(self, version: Version, *, timing: bool = False) -> Path:
         """The bundle of a version, whether it exists or not."""
         words = [version.release, *version.flags, *(["timing"] if timing else []), *self._kept_digests]
-        key = hashlib.sha256("\0".join(words).encode(errors="surrogatepass") + b"\0" + version.model).hexdigest()
+        key = hashlib.sha256("\0".join([*words, _digest(version.model)]).encode(errors="surrogatepass")).hexdigest()
         return self.folder / f"{key[:16]}.tracemap"
 
     def model_file(self, version: Version) -> Path:
         """A file with the model of a version, in the folder."""
         suffix = ".mlirbc" if version.model.startswith(BYTECODE_MAGIC) else ".mlir"
-        path = self.folder / f"{hashlib.sha256(version.model).hexdigest()[:16]}{suffix}"
+        path = self.folder / f"{_digest(version.model)[:16]}{suffix}"
         if not path.is_file():
             _write(path, version.model)
         return path
@@ -312,6 +312,12 @@ def call_words(options: CallOptions) -> list[str]:
     words += [] if options.flagfile is None else ["--flagfile", str(options.flagfile)]
     words += ["--serial"] if options.serial else []
     return words
+
+
+@cache
+def _digest(model: bytes) -> str:
+    """The SHA-256 of a model; kept, since every recording asks for it, and models may have gigabytes."""
+    return hashlib.sha256(model).hexdigest()
 
 
 def _message_in(failure: Path) -> str:

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -98,6 +99,7 @@ def is_at_least(release: str, first: tuple[int, ...]) -> bool:
     return not _NUMBER.fullmatch(release) or _order(release) >= first
 
 
+@cache
 def environment(release: str, progress: Progress) -> Path:
     """The interpreter of an environment with a release of IREE, in the user's cache folder; installed on first use.
 
