@@ -177,7 +177,8 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
             return build_imported(imported, options, own_folder(model), progress)
     data, name = read_model(model)
     target = options.output or default_bundle(model)
-    return build_request(BuildRequest(data, name, target, options, own_folder(model)), progress)
+    request = BuildRequest(data, name, target, options, own_folder(model), may_restore=not options.no_cache)
+    return build_request(request, progress)
 
 
 def build_program(
@@ -221,6 +222,7 @@ def build_imported(
         text_of=imported.text_of,
         keeping=imported.keeping,
         diagnostics=imported.diagnostics,
+        may_restore=not options.no_cache,
     )
     try:
         return build_request(request, progress)

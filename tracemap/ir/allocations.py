@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tracemap.core.locations import Location
@@ -23,6 +24,7 @@ from tracemap.ir.parsing import (
     Operation,
     Value,
     entry_arguments,
+    ir,
     nested,
     operand_segments,
     producer_of,
@@ -172,10 +174,15 @@ class FunctionAllocations:
 
 BEFORE_LAYOUT = "--mlir-print-ir-before=iree-stream-layout-slices"
 """The flag that prints all functions ahead of the layout to the standard error."""
+_TREE = "--mlir-print-ir-tree-dir"
+"""The flag that makes these prints files of their own. The standard error has no buffer, so it costs ten times more."""
+_INITIALIZER_START = re.compile(r"^\s*util\.initializer\b", re.MULTILINE)
 _DUMP = re.compile(
     r"^// -----// IR Dump Before LayoutSlicesPass: iree-stream-layout-slices //----- //$\n", re.MULTILINE
 )
 _FUNCTION = re.compile(rf"^util\.func (?:public |private )?{SYMBOL}")
+_FUNCTION_OF_MODULE = re.compile(rf"^ +util\.func (?:public |private )?{SYMBOL}(?=.*\{{$)", re.MULTILINE)
+"""With a body: declarations have no layout."""
 _GLOBAL = re.compile(rf"util\.global\.(?:load|store)(?: %[\w#]+,)?(?P<immutable> immutable)? {SYMBOL} : (?P<type>\S+)")
 
 
@@ -183,6 +190,36 @@ def without_dumps(output: str) -> str:
     """The compiler's output without the dumps that `BEFORE_LAYOUT` prints."""
     before, *dumps = _DUMP.split(output)
     return "".join([before, *(after for _, after in map(_split_off_function, dumps))]).strip()
+
+
+def layout_flags(folder: Path, symbols: Iterable[str]) -> tuple[str, ...]:
+    """The flags that print all functions ahead of the layout, to files in a folder if the names of symbols allow it.
+
+    The compiler makes folders of the functions' names, so a name with a slash could lead out of the folder.
+    """
+    safe = all("/" not in symbol and "\0" not in symbol for symbol in symbols)
+    return (BEFORE_LAYOUT, f"{_TREE}={folder}") if safe else (BEFORE_LAYOUT,)
+
+
+def read_dump_files(folder: Path, after: str) -> str:
+    """The dumps that `layout_flags` had written to files; "" if some are missing.
+
+    Args:
+        folder: the folder.
+        after: the phase `stream` as text. Its functions are expected, and no more than one initializer: several have
+            the same file.
+    """
+    files = sorted(folder.rglob("*.mlir"), key=_number_of_dump)
+    dumps = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+    texts = [_split_off_function(dump)[0] for dump in _DUMP.split(dumps)[1:]]
+    written = {found[0] for text in texts if (found := _FUNCTION.match(text))}
+    expected = {found[0].strip() for found in _FUNCTION_OF_MODULE.finditer(after)}
+    return dumps if written >= expected and len(_INITIALIZER_START.findall(after)) <= 1 else ""
+
+
+def _number_of_dump(file: Path) -> tuple[str, list[int]]:
+    """Orders the files of a function: their names begin with the numbers of its module and of its dump."""
+    return str(file.parent), [int(part) for part in file.name.split("_") if part.isdecimal()]
 
 
 def dumped_functions(output: str) -> str:
@@ -667,7 +704,7 @@ def _slice_number(offset: Value, pack: Operation | None) -> int:
         if owner is None:
             return -1
         if owner == pack:
-            return next(index for index, result in enumerate(pack.results) if result == offset) - 1
+            return int(ir.OpResult(offset).result_number) - 1
         if owner.name != "arith.addi":
             return -1
         offset = next((value for value in owner.operands if producer_of(value) is not None), offset)

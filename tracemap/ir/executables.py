@@ -19,6 +19,7 @@ from tracemap.ir.parsing import (
     is_file_location,
     nested,
     operand_segments,
+    print_without_locations,
     string_attribute,
     symbol_path,
     symbols_in,
@@ -109,6 +110,10 @@ def set_line_locations(parser: MlirParser, module: Module) -> tuple[KernelText, 
 
     For a kernel that is compiled for several targets, the text is that of the first target.
 
+    Args:
+        parser: reads the kernels' texts again; the module may have another context.
+        module: the module, or its operation.
+
     Raises:
         ModelInvalid: the text of a kernel does not parse.
     """
@@ -137,7 +142,7 @@ def kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
 
 
 def _line_kernel(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
-    text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_MAX_CONSTANT_ELEMENTS)
+    text = print_without_locations(function, max_elements=_MAX_CONSTANT_ELEMENTS)
     reread = parser.parse("\n".join((text, *_referenced_texts(text, inner, {kernel}))), printed=True)
     steps: dict[int, LocatedStep] = {}
     line_of: dict[Operation, int] = {}
@@ -148,10 +153,10 @@ def _line_kernel(parser: MlirParser, inner: Operation, function: Operation, kern
         inputs = set() if parent is UNKNOWN else {*_input_lines(operation, line_of)} - {line}
         takes = {*step.takes, *(input_line for input_line in inputs if steps[input_line].parent == parent)}
         steps[line] = replace(step, locations=(*step.locations, *locations), takes=tuple(sorted(takes)))
-        operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
+        operation.location = ir.Location.file(f"kernels/{file}", line, column, context=function.context)
         line_of[operation] = line  # last, because the hash of an operation changes with its location
     # The enclosing module's location decides the file in the debug information.
-    inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
+    inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=function.context)
     executable = string_attribute(inner.parent.parent, "sym_name")
     return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)), executable)
 
@@ -165,7 +170,7 @@ def _referenced_texts(text: str, inner: Operation, known: set[str]) -> Iterator[
     known |= missing
     for other in nested(inner) if missing else ():
         if string_attribute(other, "sym_name") in missing:
-            referenced = other.get_asm(use_local_scope=True, enable_debug_info=False)
+            referenced = print_without_locations(other)
             yield referenced
             yield from _referenced_texts(referenced, inner, known)
 

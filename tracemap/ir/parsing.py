@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import math
@@ -15,8 +16,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from tracemap.core.errors import LocationInvalid, ModelInvalid, ToolMissing
 from tracemap.core.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
@@ -88,6 +90,17 @@ else:
         """The indexing maps of a linalg operation, without the Python module of its dialect."""
         _bindings()
         return importlib.import_module("iree.compiler._mlir_libs._mlirDialectsLinalg").get_indexing_maps(operation)
+
+
+@cache
+def compiler_library() -> ctypes.CDLL:
+    """IREE's compiler as a library with a C interface; the bindings use the same one.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    bindings = importlib.import_module("iree.compiler._mlir_libs")
+    return ctypes.CDLL(str(Path(str(bindings.__file__)).with_name("libIREECompiler.so")))
 
 
 _DIALECTS = """
@@ -344,6 +357,55 @@ def _first_diagnostic(error: ir.MLIRError) -> str:
     return str(error)
 
 
+class _Pointer(ctypes.Structure):
+    """A handle of MLIR's C interface (mlir-c/IR.h)."""
+
+    _fields_: ClassVar = [("pointer", ctypes.c_void_p)]
+
+
+class _StringPart(ctypes.Structure):
+    """Part of a text that MLIR prints (mlir-c/Support.h, `MlirStringRef`)."""
+
+    _fields_: ClassVar = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_PRINTED = ctypes.CFUNCTYPE(None, _StringPart, ctypes.c_void_p)
+_ALL_ELEMENTS: Final = (1 << 62) - 1
+
+
+def print_without_locations(operation: Operation, *, max_elements: int = _ALL_ELEMENTS) -> str:
+    """The text of an operation, without the values of larger constants than `max_elements`.
+
+    The bindings' own printing adds locations wherever flags of the process ask for them, whatever its arguments say.
+    """
+    parts: list[bytes] = []
+    take = _PRINTED(lambda part, _: parts.append(ctypes.string_at(part.data, part.length)))
+    library = compiler_library()
+    library.mlirOpPrintingFlagsCreate.restype = _Pointer
+    flags = library.mlirOpPrintingFlagsCreate()
+    try:
+        library.mlirOpPrintingFlagsEnableDebugInfo(flags, ctypes.c_bool(False), ctypes.c_bool(False))
+        library.mlirOpPrintingFlagsUseLocalScope(flags)
+        library.mlirOpPrintingFlagsElideLargeElementsAttrs(flags, ctypes.c_ssize_t(max_elements))
+        library.mlirOpPrintingFlagsElideLargeResourceString(flags, ctypes.c_ssize_t(_ALL_ELEMENTS))
+        handle = _Pointer(capsule_address(operation._CAPIPtr, OPERATION_CAPSULE))
+        library.mlirOperationPrintWithFlags(handle, flags, take, None)
+    finally:
+        library.mlirOpPrintingFlagsDestroy(flags)
+    return b"".join(parts).decode(errors="replace")
+
+
+OPERATION_CAPSULE: Final = b"iree.compiler.ir.Operation._CAPIPtr"
+"""The name of capsules with operations (mlir-c/Bindings/Python/Interop.h)."""
+
+
+def capsule_address(capsule: object, name: bytes) -> int:
+    """The address in a capsule of the bindings, which is the handle in MLIR's C interface."""
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype, read.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(read(capsule, name))
+
+
 def walk(operation: Operation) -> Iterator[Operation]:
     """An operation and all operations nested in it, in pre-order, which is the order of the text."""
     stack = [operation.operation]  # iterative, since nested generators take time proportional to the depth
@@ -408,6 +470,15 @@ def string_attribute(operation: Operation, name: str) -> str:
 def unwrapped_name(operation: Operation, name: str) -> str:
     """The name of an operation; for ONNX ops, wrapped as `torch.operator "onnx.Add"`, the inner name."""
     return (string_attribute(operation, "name") if name == "torch.operator" else "") or name
+
+
+def symbol_names(operation: Operation) -> Iterator[str]:
+    """The names of the symbols in a module and in the modules nested in it."""
+    for child in nested(operation):
+        if name := string_attribute(child, "sym_name"):
+            yield name
+        if child.name == operation.name:
+            yield from symbol_names(child)
 
 
 SYMBOL = rf"@(?:({STRING})|([\w.$-]+))"

@@ -562,23 +562,43 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
         ModelInvalid: its ops share more text than a bundle may hold.
     """
     check_target(target, force=force)
-    encoded, place = encode(graph), link_target(target)
-    replaces = os.path.lexists(place)
+    encoded = encode(graph)
     try:
         check_text_size(graph, len(encoded))
     except ValueError as error:
         raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
+
+    def write(folder: Path) -> None:
+        (folder / MAP_NAME).write_bytes(encoded)
+        shutil.move(files.module, folder / graph.module.file)
+        _write_texts(folder, graph, files)
+        for name, document in files.documents.items():
+            (folder / name).write_bytes(encode_record(document))
+        files.keeping.store(folder)
+
+    publish(target, write)
+    return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
+
+
+def publish(target: Path, write: Callable[[Path], object]) -> None:
+    """Write the files of a bundle and give it its name at once; the runs of a bundle that it replaces stay.
+
+    Args:
+        target: the bundle; `check_target` has accepted it.
+        write: writes the files into an empty folder.
+
+    Raises:
+        TargetExists: another program has just written the target.
+        TargetUnwritable: the target's folder cannot be written.
+    """
+    place = link_target(target)
+    replaces = os.path.lexists(place)
     if place.name in ("", ".."):  # `.`, `..`: a temporary name next to it needs the folder's real name
         place = place.resolve()
     try:
         with temporary_sibling(place) as folder:
             folder.mkdir()
-            (folder / MAP_NAME).write_bytes(encoded)
-            shutil.move(files.module, folder / graph.module.file)
-            _write_texts(folder, graph, files)
-            for name, document in files.documents.items():
-                (folder / name).write_bytes(encode_record(document))
-            files.keeping.store(folder)
+            write(folder)
             if replaces:
                 with moved_away(place) as replaced:
                     folder.rename(place)
@@ -590,7 +610,6 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
         raise TargetExists(f"{target}: another program has just written it; choose another name") from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
-    return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
 
 
 def check_target(target: Path, *, force: bool) -> None:

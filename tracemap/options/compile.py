@@ -33,6 +33,11 @@ class BuildOptions(Options):
         False, "Also measure the compiler's seconds by kernel and pass, and print the slowest. Compiles twice."
     )
     force: bool = option(False, "Overwrite a damaged bundle too.")
+    no_cache: bool = option(
+        False,
+        "Compile even if an earlier build had the same model and flags.  [default: copy that bundle, from "
+        "$TRACEMAP_CACHE_DIR or ~/.cache/tracemap]",
+    )
     from_dumps: Path | None = option(
         None,
         "Read the IR dumps of an earlier iree-compile invocation from this folder, instead of compiling.",

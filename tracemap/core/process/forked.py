@@ -43,7 +43,7 @@ class ForkedWork:
     """A working child process, and the reading end of its pipe."""
 
     def __init__(self, pid: int, reading: FileIO) -> None:
-        self._pid, self._reading = pid, reading
+        self.pid, self._reading = pid, reading
         self._status: int | None = None
         _at_work.add(pid)
 
@@ -65,6 +65,22 @@ class ForkedWork:
             parts.append(part)
         raise TimeoutError
 
+    def poll(self) -> int | None:
+        """The exit status of a child that has ended, as `subprocess.Popen.poll` returns it; None while it works."""
+        if self._status is None:
+            with suppress(ChildProcessError):  # this program ignores SIGCHLD, or another thread has asked
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    return None
+                self._status = os.waitpid(self.pid, 0)[1]
+                _at_work.discard(self.pid)
+        return os.waitstatus_to_exitcode(_STATUS_UNKNOWN if self._status is None else self._status)
+
+    def kill(self) -> None:
+        """Kill the child if it still works; its result then is empty."""
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
     def end(self) -> int:
         """Kill the child if it still works, and wait for it; returns its status as `os.waitpid` does."""
         self._reading.close()
@@ -73,10 +89,10 @@ class ForkedWork:
             # If this program ignores SIGCHLD, the child cannot be waited for, and its process id may have been
             # reused.
             with suppress(ChildProcessError, ProcessLookupError):
-                os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                os.kill(self._pid, signal.SIGKILL)
-                self._status = os.waitpid(self._pid, 0)[1]
-            _at_work.discard(self._pid)
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                os.kill(self.pid, signal.SIGKILL)
+                self._status = os.waitpid(self.pid, 0)[1]
+            _at_work.discard(self.pid)
         return self._status
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,9 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
-from tracemap.ir.parsing import MlirParser, string_attribute
+from tracemap.ir.parsing import MlirParser, string_attribute, symbol_names
 from tracemap.ir.text_checks import TOO_DEEP
+from tracemap.map.build.cache import CacheEntry, Sources, find_entry
 from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error, compiler_version, flags_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
@@ -28,6 +30,7 @@ from tracemap.map.build.tagging import (
     TagIdentity,
     Tags,
     collect_texts,
+    find_python_texts,
     no_known_text,
     unused_prefix,
     write_tagged,
@@ -78,6 +81,8 @@ class BuildRequest:
     """The inputs and parameters that come with the model."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Diagnostics about how the model was made."""
+    may_restore: bool = False
+    """Whether the bundle of an earlier build of the same content may be copied, and this one kept for later."""
 
     @property
     def kept(self) -> CallToKeep:
@@ -129,8 +134,34 @@ def build(request: BuildRequest, progress: Progress = no_progress, report: Progr
     compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
     check_target(request.target, force=options.force)
     request.check_parameters()
+    entry = _cache_entry(request, compiler)
+    if entry is not None:
+        find = partial(find_python_texts, roots=request.source_roots, text_of=request.text_of)
+        if restored := entry.restore(request.target, find):
+            progress("copying the bundle of an earlier build")
+            return restored
     with temporary_folder() as folder:
-        return _Build(request, compiler, folder, progress, report).run()
+        build = _Build(request, compiler, folder, progress, report)
+        bundle = build.run()
+    if entry is not None:
+        entry.keep(bundle, build.sources)
+    return bundle
+
+
+def _cache_entry(request: BuildRequest, compiler: Compiler) -> CacheEntry | None:
+    """The place of the bundle in the cache; None if it may not be there."""
+    options = request.options
+    if not request.may_restore or options.timing or request.compiler is not None or request.opaque_kernels:
+        return None
+    settings = (
+        request.file_name,
+        request.name_for_compiler,
+        request.library,
+        options.no_sources,
+        options.remarks,
+        request.diagnostics,
+    )
+    return find_entry(compiler, request.model, settings, request.kept)
 
 
 COMPILER_WARNED: Final = "compiler-warned"
@@ -159,6 +190,8 @@ class _Build:
         self._progress = progress
         self._report = hear
         self._parser = MlirParser()
+        self.sources = Sources()
+        """The Python files of the model's frames, once the build has run."""
 
     def run(self) -> Bundle:
         self._progress("reading the model")
@@ -166,13 +199,20 @@ class _Build:
         self._check_module_name(string_attribute(parsed.module.operation, "sym_name"))
         tags = Tags(unused_prefix(self._request.model))
         name = self._request.name_for_compiler or self._request.file_name
+        symbols = list(symbol_names(parsed.module.operation))
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
         constants = _LARGE_CONSTANT.search(self._request.model) is not None
         # From here on the compiler runs in its own process, so work in this one costs the user no time.
         remarks = self._request.options.remarks
         timing = self._request.options.timing
         with Compilation(
-            self._compiler, bytecode, self._folder, constants=constants, remarks=remarks, timing=timing
+            self._compiler,
+            bytecode,
+            self._folder,
+            symbols=symbols,
+            constants=constants,
+            remarks=remarks,
+            timing=timing,
         ) as compilation:
             self._progress("compiling")
             graph, texts, memory = self._graph(parsed, tags, compilation)
@@ -225,6 +265,8 @@ class _Build:
         model_texts = collect_texts(
             facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of
         )
+        found = {source.name: model_texts.texts[source.path] for source in model_texts.sources[1:]}
+        self.sources = Sources.of(model_texts.searched, found)
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
         try:
             graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), model_texts.sources)

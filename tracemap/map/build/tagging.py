@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -40,10 +40,14 @@ def no_known_text(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelTexts:
-    """Source files as the map names them, the model first, and their texts by path (empty if texts are not kept)."""
+    """Source files as the map names them, the model first, and their texts by path (empty if texts are not kept).
+
+    `searched`: the names of all files in the model's frames, found or not.
+    """
 
     sources: tuple[SourceFile, ...]
     texts: Mapping[str, str]
+    searched: frozenset[str] = frozenset()
 
 
 def collect_texts(
@@ -58,9 +62,8 @@ def collect_texts(
     model_source = SourceFile(file_name, safe_name(file_name), "mlir")
     if not keep:
         return ModelTexts((model_source,), {})
-    file_names = {frame.place.file for op in model.operations for frame in frames(op.location)}
-    known_texts = {name: text for name in sorted(file_names) if (text := text_of(name)) is not None}
-    paths = {**known_texts, **_find_python(file_names - known_texts.keys(), roots)}
+    names = {frame.place.file for op in model.operations for frame in frames(op.location)}
+    paths = find_python_texts(names, roots, text_of)
     python_sources = {
         SourceFile(name, f"{PYTHON_FOLDER}/{index}-{safe_name(name)}", "python"): paths[name]
         for index, name in enumerate(sorted(paths))
@@ -68,7 +71,16 @@ def collect_texts(
     return ModelTexts(
         (model_source, *python_sources),
         {model_source.path: model.text, **{source.path: text for source, text in python_sources.items()}},
+        frozenset(names),
     )
+
+
+def find_python_texts(
+    names: Collection[str], roots: Sequence[Path], text_of: Callable[[str], str | None] = no_known_text
+) -> dict[str, str]:
+    """The texts of the files in frames; Python files that `text_of` does not know are searched below the roots."""
+    known_texts = {name: text for name in sorted(names) if (text := text_of(name)) is not None}
+    return {**known_texts, **_find_python(set(names) - known_texts.keys(), roots)}
 
 
 def _find_python(names: Iterable[str], roots: Iterable[Path]) -> dict[str, str]:

@@ -6,18 +6,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.core.process.children import end, start
+from tracemap.core.process.forked import ForkedWork, fork_work
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
-from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, without_dumps
+from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, layout_flags, read_dump_files, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.map.build.compiler.failure_messages import (
@@ -25,9 +27,11 @@ from tracemap.map.build.compiler.failure_messages import (
     failure_message,
     flags_complaint,
     is_ended_from_outside,
+    lacks_flag,
     missing_library_message,
 )
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
+from tracemap.map.build.compiler.library import OWN_KERNELS_REJECTED, Kernels, compile_with_library, is_library_of
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
 from tracemap.map.build.compiler.timing import (
     KERNEL_TIMING_FLAGS,
@@ -48,56 +52,85 @@ from tracemap.map.model import PHASES
 _MEASURED_EXEC: Final = Path(__file__).with_name("measured_exec.py")
 
 
+class _Process(Protocol):
+    """A child process: a `subprocess.Popen`, or a `ForkedWork`."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run: the one that it makes, and the folder for its dumps of phases."""
+
+    target: Path
+    phases: Path
+
+    @property
+    def output(self) -> Path:
+        """What the run prints."""
+        return self.phases.with_name(f"stderr-{self.target.name}.txt")
+
+    @property
+    def measured(self) -> Path:
+        """The result of `measured_exec`, if that starts the compiler."""
+        return self.phases.with_name(f"measured-{self.target.name}.txt")
+
+
 class Run:
-    """A started run of iree-compile. Several threads may wait for it.
+    """A run of the compiler that has just been started. Several threads may wait for it."""
 
-    `measuring`: `pass` to measure its memory, `stamp` to write the times of its output as well; "" for neither.
-    """
-
-    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path, *, measuring: str = "") -> None:
-        program, source, *flags = arguments
+    def __init__(self, name: str, files: RunFiles, process: _Process, kill: Callable[[], object]) -> None:
         self.elapsed_ns: Integer = UNKNOWN
         """Its wall time; unknown until it has ended."""
         self.cpu_ns: Integer = UNKNOWN
         """Its processor time, in steps of 10 ms; unknown until it has ended."""
-        self._program, self._target, self._phases = str(program), target, phases
+        self.files = files
+        self._name, self._process, self._kill = name, process, kill
+        self._start_ns = time.perf_counter_ns()
+        self._exit_status: int | None = None
         self._end_lock = threading.Lock()
-        self.stderr = phases.with_name(f"stderr-{target.name}.txt")
-        self.measured = phases.with_name(f"measured-{target.name}.txt")
-        """The result of `measured_exec`."""
-        prefix: list[str | Path] = [sys.executable, "-I", "-S", _MEASURED_EXEC, self.measured, measuring]
-        with self.stderr.open("wb") as stderr:
-            self._start_ns = time.perf_counter_ns()
-            self._process = start(
-                [*(prefix if measuring else []), program, source, "-o", target, *flags], stdout=stderr, stderr=stderr
+
+    @classmethod
+    def of_program(cls, arguments: Sequence[str | Path], files: RunFiles, *, measuring: str = "") -> Run:
+        """Start iree-compile.
+
+        `measuring`: `pass` to measure its memory, `stamp` to write the times of its output as well; "" for neither.
+        """
+        program, source, *flags = arguments
+        prefix: list[str | Path] = [sys.executable, "-I", "-S", _MEASURED_EXEC, files.measured, measuring]
+        with files.output.open("wb") as stderr:
+            process = start(
+                [*(prefix if measuring else []), program, source, "-o", files.target, *flags],
+                stdout=stderr,
+                stderr=stderr,
             )
+        return cls(str(program), files, process, lambda: end(process))
 
     def dump(self, number: int) -> Path | None:
         """The dump of a phase, once the compiler has begun it."""
-        return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
+        return next(iter(sorted(self.files.phases.glob(f"*.{number}.*.mlir"))), None)
 
     @property
     def said(self) -> str:
         """The messages of the compiler so far."""
-        return without_dumps(self.printed)
-
-    @property
-    def printed(self) -> str:
-        """The output of the compiler so far, with dumps of passes, without a final report of their times."""
-        return without_report(self.reported)
+        return without_dumps(without_report(self.reported))
 
     @property
     def reported(self) -> str:
         """The whole output of the compiler so far."""
-        return self.stderr.read_text(encoding="utf-8", errors="replace")
+        return self.files.output.read_text(encoding="utf-8", errors="replace")
 
     def poll(self) -> int | None:
         """Its exit status, None while it runs."""
         with self._end_lock:
-            if self._process.returncode is None and self._has_ended(os.WNOHANG):
+            if self._exit_status is None and self._has_ended(os.WNOHANG):
                 self.elapsed_ns = time.perf_counter_ns() - self._start_ns
                 self.cpu_ns = _cpu_ns(self._process.pid)
-            return self._process.poll()
+                self._exit_status = self._process.poll()
+            return self._exit_status
 
     def wait(self) -> int:
         """Wait for its end; returns its exit status.
@@ -106,9 +139,9 @@ class Run:
             ToolFailed: it succeeded, but wrote no output.
         """
         self._has_ended(0)
-        if self.status == 0 and not self._target.exists():
+        if self.status == 0 and not self.files.target.exists():
             raise ToolFailed(
-                f"{self._program} ended with status 0 and wrote no output; check that it is iree-compile, or a "
+                f"{self._name} ended with status 0 and wrote no output; check that it is iree-compile, or a "
                 "script that passes on all its arguments"
             )
         return self.status
@@ -116,7 +149,9 @@ class Run:
     @property
     def status(self) -> int:
         """The exit status; waits until the run has ended."""
-        return self._process.wait() if (exit_status := self.poll()) is None else exit_status
+        while (exit_status := self.poll()) is None:
+            self._has_ended(0)
+        return exit_status
 
     def _has_ended(self, options: int) -> bool:
         """Whether it has ended; leaves the zombie, so that its processor time can still be read."""
@@ -126,7 +161,7 @@ class Run:
 
     def end(self) -> None:
         """Kill the run if it has not ended."""
-        end(self._process)
+        self._kill()
 
 
 def write_module(module: Module, target: Path, *, as_text: bool) -> None:
@@ -279,6 +314,7 @@ class Phases(Protocol):
         """The functions of the host program ahead of the layout of their memory, as a module's text; "" if unknown."""
 
 
+_TO_STREAM = "--compile-to=stream"
 _CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
 _BYTECODE = ("--emit-mlir-bytecode",)
@@ -292,16 +328,18 @@ class _Cancelled(Exception):
 
 
 class Compilation:
-    """Compiles tagged bytecode in two runs, up to configured kernels and on from there, and dumps the phases.
+    """Compiles tagged bytecode, dumps the phases, and sets the kernels' debug lines to lines of their texts.
 
-    Between the runs, a thread sets the kernels' debug lines to lines of their texts. If that fails, the second run
+    Where it can, one forked process does all of this with the compiler's library. Otherwise iree-compile runs twice, up
+    to configured kernels and on from there: a compiler of another package, flags that only iree-compile has, and
+    measuring the compiler's own time. Between these runs, a thread sets the lines. If that fails, the second run
     compiles the whole model, and `no_kernels` says why there are no texts.
 
     The flags that keep dumps small also elide large constants from the first run's result. If the model has any, that
     part is compiled again without dumps. Its result is text, since bytecode loses the data of constants in IREE's own
     attributes, which hold it as text.
 
-    Remarks come from another run next to the second one, whose module is dropped, so the bundle's module is compiled
+    Remarks come from another run next to the second half, whose module is dropped, so the bundle's module is compiled
     as usual. Times of kernels come from another run after the second one, since reporting them takes time. Likewise a
     separate run writes the user's dumps of executables if these would replace the locations.
 
@@ -316,6 +354,7 @@ class Compilation:
         bytecode: Path,
         folder: Path,
         *,
+        symbols: Iterable[str],
         constants: bool,
         remarks: bool = False,
         timing: bool = False,
@@ -330,12 +369,13 @@ class Compilation:
         self._cancelled = False
         self._start_lock = threading.Lock()
         self._runs: list[Run] = []
-        timed = compiler.lacking(NO_THREADS, *PASS_TIMING_FLAGS) if timing else ()
-        measuring = "pass" if timing else ""
-        self._first_run = self._run(
-            bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE, *timed), measuring=measuring
-        )
-        self._constants_run: Run | None = self._with_constants() if constants else None
+        self._layout_folder = folder / "layout"
+        self._layout_flags = layout_flags(self._layout_folder, symbols)
+        self._constants = constants
+        self._constants_run: Run | None = None
+        self._work: ForkedWork | None = None
+        self._forked = ExitStack()
+        self._first_run = self._fork(timing=timing) or self._start_first_run(timing=timing)
         self._dump_run = self._start_dump_run(compiler) if self._compiler is not compiler else None
         self._second_run: Run | None = None
         self._wants_remarks = remarks
@@ -345,6 +385,36 @@ class Compilation:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_thread, daemon=True)
         self._thread.start()
+
+    def _fork(self, *, timing: bool) -> Run | None:
+        """Start a process with the compiler's library; None if that is impossible, or if iree-compile is wanted."""
+        if timing or not is_library_of(self._compiler.program):
+            return None
+        files = RunFiles(self.module, self._folder / "phases")
+        compile_model = partial(
+            compile_with_library,
+            (*self._layout_flags, *self._compiler.with_printing()),
+            self._bytecode,
+            self.module,
+            phases=files.phases,
+            output=files.output,
+            configured=self.configured,
+        )
+        files.output.touch()
+        try:
+            self._work = self._forked.enter_context(fork_work(compile_model))
+        except OSError:  # iree-compile says which limit it is
+            return None
+        run = Run(self._compiler.program.name, files, self._work, self._work.kill)
+        self._runs.append(run)
+        return run
+
+    def _start_first_run(self, *, timing: bool) -> Run:
+        timed = self._compiler.lacking(NO_THREADS, *PASS_TIMING_FLAGS) if timing else ()
+        flags = (*_CONFIGURE, *_BYTECODE, *timed)
+        run = self._run(self._bytecode, "configured.mlirbc", flags, measuring="pass" if timing else "")
+        self._constants_run = self._with_constants() if self._constants else None
+        return run
 
     def _with_constants(self) -> Run:
         flags = (*_CONFIGURE, *self._compiler.lacking(PRINT_LOCATIONS, _GENERIC))
@@ -371,14 +441,14 @@ class Compilation:
             phases = self._folder / f"phases-{target}"
             # Dumps are without large constants.
             compiler = compiler or self._compiler
-            dumping = (f"--dump-compilation-phases-to={phases}", BEFORE_LAYOUT, *compiler.with_printing())
+            dumping = (f"--dump-compilation-phases-to={phases}", *self._layout_flags, *compiler.with_printing())
             arguments: list[str | Path] = [
                 compiler.program,
                 source,
                 *flags,
                 *(dumping if dumps else compiler.flags_to_run),
             ]
-            run = Run(arguments, self._folder / target, phases, measuring=measuring)
+            run = Run.of_program(arguments, RunFiles(self._folder / target, phases), measuring=measuring)
             self._runs.append(run)
             return run
 
@@ -391,14 +461,17 @@ class Compilation:
         for run in self._runs:
             run.end()
         self._thread.join()
+        self._forked.close()
 
     def _run_thread(self) -> None:
-        """The thread: wait for the first run, set the kernels' debug lines, start the second run and wait for it."""
+        """The thread: compile, and wait for the end."""
         try:
+            if self._work is not None and self._finish_fork(self._work):
+                return
             if self._first_run.wait() == 0:
                 self._second_run = self._generate()
                 if self._second_run.wait() != 0 and not self.no_kernels:
-                    self.no_kernels = "iree-compile failed to compile its own configured kernels"
+                    self.no_kernels = OWN_KERNELS_REJECTED
                     self._second_run = self._compile_whole()
                     self._second_run.wait()
                 if self._wants_timing and not self.no_kernels:
@@ -411,6 +484,26 @@ class Compilation:
         except BaseException as error:  # raised again in `wait`
             self._error = error
 
+    def _finish_fork(self, work: ForkedWork) -> bool:
+        """Wait for the compiler's library; False if iree-compile has to start from the beginning."""
+        if self._wants_remarks:
+            while not self.configured.exists() and self._first_run.poll() is None:
+                time.sleep(_POLL_S)
+            if self.configured.exists():
+                self._remarks_run = self._start_remarks_run()
+        result = work.told()
+        if self._first_run.status != 0:
+            if not lacks_flag(self._first_run.reported):
+                return True
+            self._first_run = self._start_first_run(timing=False)
+            return False
+        kernels = Kernels.of(result)
+        self._kernels, self.no_kernels = kernels.texts, kernels.unknown
+        if self.no_kernels:
+            self._second_run = self._compile_whole()
+            self._second_run.wait()
+        return True
+
     def _generate(self) -> Run:
         parser = MlirParser()
         try:
@@ -422,9 +515,12 @@ class Compilation:
         write_module(module, self.configured, as_text=self._constants_run is not None)
         second = self._run(self.configured, self.module.name, _GENERATE)
         if self._wants_remarks:
-            commented = self._compiler.for_remarks()
-            self._remarks_run = self._run(self.configured, "remarks.vmfb", _GENERATE, dumps=False, compiler=commented)
+            self._remarks_run = self._start_remarks_run()
         return second
+
+    def _start_remarks_run(self) -> Run:
+        commented = self._compiler.for_remarks()
+        return self._run(self.configured, "remarks.vmfb", _GENERATE, dumps=False, compiler=commented)
 
     def _configured(self) -> bytes:
         """The module after the first run, with all its constants.
@@ -456,8 +552,14 @@ class Compilation:
         return self._kernels
 
     def allocations(self) -> str:
-        """The functions of the host program ahead of the layout of their memory; complete after the phase hal."""
-        return dumped_functions(self._first_run.printed)
+        """The functions of the host program ahead of the layout of their memory."""
+        stream = self.wait_for("stream")
+        dumps = read_dump_files(self._layout_folder, stream)
+        if not dumps:
+            printing = (_TO_STREAM, *self._compiler.lacking(*_PRINTING), BEFORE_LAYOUT)
+            run = self._run(self._bytecode, "stream.mlir", printing, dumps=False)
+            dumps = run.reported if run.wait() == 0 else ""
+        return dumped_functions(dumps)
 
     def remarks(self) -> Iterator[PrintedRemark]:
         """Wait for the end; returns LLVM's remarks.
@@ -470,7 +572,7 @@ class Compilation:
             raise ModelInvalid(self.no_kernels or "there are no kernels")
         if self._remarks_run.wait() != 0:
             raise ModelInvalid(failure_message(self._remarks_run.status, self._remarks_run.said))
-        with self._remarks_run.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
+        with self._remarks_run.files.output.open(encoding="utf-8", errors="replace", newline="\n") as said:
             yield from read_remarks(line.rstrip("\n") for line in said)
 
     def timing(self) -> BuildTiming:
@@ -483,7 +585,7 @@ class Compilation:
         if self._timed_run is None:
             raise ModelInvalid(self.no_kernels or "there are no kernels")
         runs = (self._first_run, self._timed_run)
-        first, second = (read_stamped(run.measured.read_text(encoding="utf-8", errors="replace")) for run in runs)
+        first, second = (read_stamped(run.files.measured.read_text(encoding="utf-8", errors="replace")) for run in runs)
         if self._timed_run.status != 0:
             raise ModelInvalid(failure_message(self._timed_run.status, second.text))
         elapsed_ns, peaks = sum_of(run.elapsed_ns for run in runs), (first.peak_bytes, second.peak_bytes)
@@ -510,14 +612,13 @@ class Compilation:
         """
         number = _NUMBER_OF[phase]
         pause_s = _POLL_S
-        while not self._is_complete(number):
+        while self._complete_dump(number) is None and self._may_come(number):
             time.sleep(pause_s)
             pause_s = min(1.1 * pause_s, _LONGEST_POLL_S)  # poll slow phases less often
         # If the compiler failed, report its own message instead of a missing dump.
         if self._first_run.poll() or not self._thread.is_alive():
             self.wait()
-        run = self._first_run if number <= _LAST_OF_FIRST else self._second_run
-        path = None if run is None else run.dump(number)
+        path = self._complete_dump(number)
         if path is None:
             self.wait()  # a program that wrote nothing at all is named as such
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; a flag may stop it earlier")
@@ -526,13 +627,17 @@ class Compilation:
             raise missing_locations_error(self._compiler.flags)
         return text
 
-    def _is_complete(self, number: int) -> bool:
-        """Whether a phase's dump is final: the next dump has begun, or no run will write more."""
-        if number <= _LAST_OF_FIRST:
-            return self._first_run.poll() is not None or self._first_run.dump(number + 1) is not None
-        return not self._thread.is_alive() or (
-            self._second_run is not None and self._second_run.dump(number + 1) is not None
-        )
+    def _complete_dump(self, number: int) -> Path | None:
+        """The dump of a phase if it is final: the next dump has begun, or the run has ended."""
+        for run in (self._first_run, self._second_run):
+            dump = None if run is None else run.dump(number)
+            if run is not None and dump is not None and (run.dump(number + 1) is not None or run.poll() is not None):
+                return dump
+        return None
+
+    def _may_come(self, number: int) -> bool:
+        """Whether some run still may write the dump of a phase."""
+        return self._thread.is_alive() if number > _LAST_OF_FIRST else self._first_run.poll() is None
 
     def wait(self) -> str:
         """Wait for the compiler's end; returns its output (warnings).

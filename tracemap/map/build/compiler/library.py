@@ -1,0 +1,235 @@
+"""The compiler's library: a whole compilation in a forked process, with the program in memory from end to end.
+
+The library is what `iree-compile` itself consists of (compiler/bindings/c/iree/compiler/embedding_api.h). The bindings
+have loaded it already, so a forked process starts with it. Between the phases the process sets the kernels' debug lines
+in the module itself; two runs of `iree-compile` would have to write and parse it for that, with all its constants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+from collections.abc import Sequence
+from ctypes import c_bool, c_char_p, c_int, c_void_p, py_object
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from tracemap.core.errors import ModelInvalid
+from tracemap.ir.executables import KernelText, set_line_locations
+from tracemap.ir.parsing import OPERATION_CAPSULE, MlirParser, Operation, capsule_address, compiler_library, ir
+
+# ---- library
+
+_POINTERS: Final = (
+    "SessionCreate",
+    "SessionStealContext",
+    "InvocationCreate",
+    "InvocationExportStealModule",
+    "InvocationOutputVMBytecode",
+    "OutputOpenFile",
+    "SourceOpenFile",
+)
+_TRUTHS: Final = ("InvocationParseSource", "InvocationPipeline", "InvocationImportBorrowModule")
+_OTHERS: Final = (
+    "SetupGlobalCL",
+    "GlobalInitialize",
+    "InvocationEnableConsoleDiagnostics",
+    "InvocationSetCompileFromPhase",
+    "InvocationSetCompileToPhase",
+    "InvocationSetDumpCompilationPhasesTo",
+    "InvocationSetVerifyIR",
+    "OutputKeep",
+    "OutputDestroy",
+)
+_STANDARD_PIPELINE: Final = 0
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The library with its functions' types; None if it lacks any of them."""
+    library = compiler_library()
+    kinds: dict[str, Any] = {**dict.fromkeys(_POINTERS, c_void_p), **dict.fromkeys(_TRUTHS, c_bool)}
+    try:
+        for name in (*kinds, *_OTHERS):
+            getattr(library, f"ireeCompiler{name}").restype = kinds.get(name)
+    except AttributeError:
+        return None
+    return library
+
+
+def is_library_of(program: Path) -> bool:
+    """Whether a program of iree-compile is the library's own, and the library has all that is needed.
+
+    The library is loaded then, and in processes forked from this one.
+    """
+    try:
+        own = Path(compiler_library()._name).parent
+        return program.resolve().parent == own.resolve() and _library() is not None
+    except OSError:
+        return False
+
+
+class _Invocation:
+    """One compilation. Its process can have no other, since the library reads flags only once.
+
+    Raises:
+        ModelInvalid: the compiler rejects something; it has printed why.
+    """
+
+    def __init__(self, flags: Sequence[str]) -> None:
+        library = _library()
+        assert library is not None
+        self._library = library
+        arguments = [os.fsencode(word) for word in ("iree-compile", *flags)]
+        array = (c_char_p * len(arguments))(*arguments)
+        library.ireeCompilerSetupGlobalCL(c_int(len(arguments)), array, b"IREE compiler", c_bool(False))
+        library.ireeCompilerGlobalInitialize()
+        self._session = c_void_p(library.ireeCompilerSessionCreate())
+        self._invocation = c_void_p(library.ireeCompilerInvocationCreate(self._session))
+        library.ireeCompilerInvocationEnableConsoleDiagnostics(self._invocation)
+
+    def check_after_passes(self, *, wanted: bool) -> None:
+        """Whether the compiler checks the whole program after every pass."""
+        self._library.ireeCompilerInvocationSetVerifyIR(self._invocation, c_bool(wanted))
+
+    def dump_phases_to(self, folder: Path) -> None:
+        """Print the program to a file in a folder after each phase."""
+        self._library.ireeCompilerInvocationSetDumpCompilationPhasesTo(self._invocation, os.fsencode(folder))
+
+    def read(self, model: Path) -> None:
+        """Parse a model."""
+        source = c_void_p()
+        opened = self._library.ireeCompilerSourceOpenFile(self._session, os.fsencode(model), ctypes.byref(source))
+        _check(opened is None and self._library.ireeCompilerInvocationParseSource(self._invocation, source))
+
+    def run(self, after: str, last: str) -> None:
+        """Run the phases from the one that follows `after` to `last`."""
+        self._library.ireeCompilerInvocationSetCompileFromPhase(self._invocation, after.encode())
+        self._library.ireeCompilerInvocationSetCompileToPhase(self._invocation, last.encode())
+        _check(self._library.ireeCompilerInvocationPipeline(self._invocation, c_int(_STANDARD_PIPELINE)))
+
+    def module(self) -> Operation:
+        """The program; it has to be handed back before the next phase. Once only, since the session gives it away."""
+        module = self._library.ireeCompilerInvocationExportStealModule(self._invocation)
+        context = self._library.ireeCompilerSessionStealContext(self._session)
+        _check(bool(module and context))
+        self._context = ir.Context._CAPICreate(_capsule(context, b"iree.compiler.ir.Context._CAPIPtr"))
+        return ir.Operation._CAPICreate(_capsule(module, OPERATION_CAPSULE))
+
+    def hand_back(self, module: Operation) -> None:
+        """Continue with a program."""
+        address = c_void_p(capsule_address(module._CAPIPtr, OPERATION_CAPSULE))
+        _check(self._library.ireeCompilerInvocationImportBorrowModule(self._invocation, address))
+
+    def write(self, target: Path) -> None:
+        """Write the compiled module."""
+        output = c_void_p()
+        _check(self._library.ireeCompilerOutputOpenFile(os.fsencode(target), ctypes.byref(output)) is None)
+        _check(self._library.ireeCompilerInvocationOutputVMBytecode(self._invocation, output) is None)
+        self._library.ireeCompilerOutputKeep(output)
+        self._library.ireeCompilerOutputDestroy(output)
+
+
+def _capsule(address: int, name: bytes) -> object:
+    create = ctypes.pythonapi.PyCapsule_New
+    create.restype, create.argtypes = py_object, (c_void_p, c_char_p, c_void_p)
+    return create(address, name, None)
+
+
+def _check(done: bool) -> None:
+    if not done:
+        raise ModelInvalid("iree-compile failed")
+
+
+# ---- compilation
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels' texts; none if the module was not compiled from lines of them, for the reason `unknown`."""
+
+    texts: tuple[KernelText, ...] = ()
+    unknown: str = ""
+
+    @classmethod
+    def of(cls, data: bytes) -> Kernels:
+        """What `compile_with_library` returned."""
+        kernels = pickle.loads(data)
+        assert isinstance(kernels, cls)
+        return kernels
+
+
+OWN_KERNELS_REJECTED: Final = "iree-compile failed to compile its own configured kernels"
+_CONFIGURED: Final = "executable-configurations"
+
+
+def compile_with_library(
+    flags: Sequence[str], source: Path, target: Path, *, phases: Path, output: Path, configured: Path
+) -> bytes:
+    """Compile a model in this process, which must be a forked one; returns what `Kernels.of` reads.
+
+    The checks of the program after every pass are off, which take a third of the compiler's time and change nothing.
+    The phases that tracemap reads are checked when it parses them.
+
+    Args:
+        flags: all flags, including those for dumps.
+        source: the tagged model.
+        target: the module to write. It is missing if kernels cannot have lines.
+        phases: the folder for the dumps of phases.
+        output: the file for what the compiler prints.
+        configured: the file for the module ahead of code generation.
+
+    Raises:
+        ModelInvalid: the compiler rejects the model.
+    """
+    _print_to(output)
+    invocation = _Invocation(flags)
+    invocation.check_after_passes(wanted=False)
+    invocation.dump_phases_to(phases)
+    invocation.read(source)
+    invocation.run("start", _CONFIGURED)
+    module = invocation.module()
+    try:
+        texts = set_line_locations(MlirParser(), module)
+    except (ModelInvalid, ValueError) as error:
+        return pickle.dumps(Kernels(unknown=f"the configured kernels cannot be read: {error}"))
+    _write_configured(module, configured)
+    invocation.hand_back(module)
+    try:
+        invocation.run(_CONFIGURED, "end")
+        invocation.write(target)
+    except ModelInvalid:
+        return pickle.dumps(Kernels(unknown=OWN_KERNELS_REJECTED))
+    return pickle.dumps(Kernels(texts))
+
+
+_CONSTANT: Final = b"dense_resource<"
+"""In bytecode only if a constant is stored as text, which flags for small dumps cut."""
+_NO_LIMIT: Final = (1 << 62) - 1
+
+
+def _write_configured(module: Operation, target: Path) -> None:
+    """Write a module with the locations of all operations, under its name only when it is complete."""
+    unfinished = target.with_suffix(".part")
+    with unfinished.open("wb") as file:
+        module.write_bytecode(file)
+    if _CONSTANT in unfinished.read_bytes():
+        with unfinished.open("wb") as file:
+            module.print(
+                file=file,
+                binary=True,
+                enable_debug_info=True,
+                print_generic_op_form=True,
+                large_elements_limit=_NO_LIMIT,
+                large_resource_limit=_NO_LIMIT,
+            )
+    unfinished.replace(target)
+
+
+def _print_to(output: Path) -> None:
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
