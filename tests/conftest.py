@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from tests.support import ROOT, SAMPLES, Corpus, check_cli, made_once
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("busy", settings.get_profile("thorough"), derandomize=True)
 settings.load_profile("busy")
+
+# What one test builds must not spare another the compiler.
+os.environ["TRACEMAP_CACHE_DIR"] = ""
 
 Built = Callable[[str], Path]
 """Model -> its bundle."""

@@ -495,6 +495,7 @@ class Compilation:
         if self._first_run.status != 0:
             if not lacks_flag(self._first_run.reported):
                 return True
+            self._work = None
             self._first_run = self._start_first_run(timing=False)
             return False
         kernels = Kernels.of(result)
@@ -629,11 +630,18 @@ class Compilation:
 
     def _complete_dump(self, number: int) -> Path | None:
         """The dump of a phase if it is final: the next dump has begun, or the run has ended."""
-        for run in (self._first_run, self._second_run):
-            dump = None if run is None else run.dump(number)
-            if run is not None and dump is not None and (run.dump(number + 1) is not None or run.poll() is not None):
+        for run in self._runs_with(number):
+            dump = run.dump(number)
+            if dump is not None and (run.dump(number + 1) is not None or run.poll() is not None):
                 return dump
         return None
+
+    def _runs_with(self, number: int) -> Iterator[Run]:
+        """The runs that reach a phase. The first one of two also dumps later phases, but has not run them."""
+        if number <= _LAST_OF_FIRST or self._work is not None:
+            yield self._first_run
+        if self._second_run is not None:
+            yield self._second_run
 
     def _may_come(self, number: int) -> bool:
         """Whether some run still may write the dump of a phase."""

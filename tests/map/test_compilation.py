@@ -1,0 +1,171 @@
+"""The compiler's library and iree-compile's own program make the same bundle, also of odd models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
+from tracemap.core.toolchain import find_tool
+from tracemap.map.build.compiler.library import is_library_of
+
+IREE_COMPILE_ONLY = "--verify=true"
+"""A flag that the library does not have, so that iree-compile's program runs."""
+
+SLASHES = """
+module @m {
+  func.func @"../../up"(%x: tensor<64xf32>) -> tensor<64xf32> {
+    %0 = stablehlo.exponential %x : tensor<64xf32>
+    %1 = stablehlo.reverse %0, dims = [0] : tensor<64xf32>
+    return %1 : tensor<64xf32>
+  }
+}
+"""
+
+
+def constants(count: int) -> str:
+    """A model with a constant that dumps elide, and that is no splat."""
+    values = ", ".join(f"{number % 7}.0" for number in range(count))
+    return f"""
+module @m {{
+  func.func @main(%x: tensor<{count}xf32>) -> tensor<{count}xf32> {{
+    %c = stablehlo.constant dense<[{values}]> : tensor<{count}xf32>
+    %0 = stablehlo.add %x, %c : tensor<{count}xf32>
+    %1 = stablehlo.reverse %0, dims = [0] : tensor<{count}xf32>
+    return %1 : tensor<{count}xf32>
+  }}
+}}
+"""
+
+
+def contents(bundle: Path) -> dict[str, bytes | Json]:
+    """All files of a bundle, without the flags in its map and the time of the compilation."""
+    files: dict[str, bytes | Json] = {
+        str(file.relative_to(bundle)): file.read_bytes() for file in bundle.rglob("*") if file.is_file()
+    }
+    assert files.pop("compiled.json")
+    del files["map.json"]
+    graph = json.loads((bundle / "map.json").read_bytes())
+    assert graph["module"].pop("flags")
+    return {**files, "map": graph}
+
+
+@pytest.mark.parametrize("text", [SLASHES, constants(800), (SAMPLES / "models" / "hand_mlp.mlir").read_text()])
+def test_both_ways_make_the_same_bundle(text: str, tmp_path: Path) -> None:
+    assert is_library_of(find_tool("iree-compile"))
+    (tmp_path / "m.mlir").write_text(text, encoding="utf-8")
+    check_cli("build", "m.mlir", "-o", "library.tracemap", cwd=tmp_path)
+    check_cli("build", "m.mlir", "-o", "program.tracemap", "--", IREE_COMPILE_ONLY, cwd=tmp_path)
+    library, program = contents(tmp_path / "library.tracemap"), contents(tmp_path / "program.tracemap")
+    assert library.keys() == program.keys()
+    # Constants decide between text and bytecode, which may differ in bytes.
+    assert library.pop("kernels/configured.mlir")
+    assert program.pop("kernels/configured.mlir")
+    assert library == program
+
+
+def test_functions_with_paths_as_names_have_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "m.mlir").write_text(SLASHES, encoding="utf-8")
+    check_cli("build", "m.mlir", cwd=folder)
+    assert json_cli("memory", "m.tracemap", cwd=folder)["functions"][0]["peak_bytes"] > 0
+    assert {path for path in tmp_path.rglob("*") if "m.tracemap" not in path.parts} == {
+        folder.parent,
+        folder,
+        folder / "m.mlir",
+    }
+
+
+def test_constants_of_the_configured_module_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(constants(800), encoding="utf-8")
+    check_cli("build", "m.mlir", cwd=tmp_path)
+    assert b"dense_resource<__elided__>" not in (tmp_path / "m.tracemap" / "kernels" / "configured.mlir").read_bytes()
+
+
+# ---- cache
+
+
+ADD = """func.func @add(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %sum = stablehlo.add %x, %x : tensor<4xf32> loc("layers.py":1:1)
+  return %sum : tensor<4xf32>
+}
+"""
+
+
+SPEC = """module attributes {transform.with_named_sequence} {
+  transform.named_sequence @__transform_main(%module: !transform.any_op {transform.consumed}) -> !transform.any_op {
+    transform.yield %module : !transform.any_op
+  }
+}
+"""
+
+
+class Project:
+    """A folder with a model, and a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "m.mlir").write_text(ADD, encoding="utf-8")
+        (folder / "layers.py").write_text("x + x\n", encoding="utf-8")
+        self._times: set[int] = set()
+
+    def compiles(self, *arguments: str | Path) -> bool:
+        """Build; whether the compiler ran for it, which shows in the time that the bundle says."""
+        check_cli("build", "m.mlir", *arguments, cwd=self.folder)
+        taken = json.loads((self.folder / "m.tracemap" / "compiled.json").read_bytes())["elapsed_ns"]
+        is_new = taken not in self._times
+        self._times.add(taken)
+        return is_new
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("TRACEMAP_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    return Project(tmp_path / "work")
+
+
+def test_an_unchanged_model_is_compiled_once(project: Project) -> None:
+    assert project.compiles()
+    first = contents(project.folder / "m.tracemap")
+    (project.folder / "m.tracemap" / "runs" / "kept.csv").write_text("", encoding="utf-8")
+    assert not project.compiles()
+    assert contents(project.folder / "m.tracemap") == {**first, "runs/kept.csv": b""}
+    assert project.compiles("--no-cache")
+
+
+def test_what_a_build_depends_on_decides(project: Project) -> None:
+    (project.folder / "spec.mlir").write_text(SPEC, encoding="utf-8")
+    spec = "--iree-preprocessing-transform-spec-filename=spec.mlir"
+    assert project.compiles()
+    assert project.compiles("--", "--iree-opt-level=O1")
+    assert project.compiles("--", spec)
+    assert not project.compiles("--", spec)
+    (project.folder / "spec.mlir").write_text(f"{SPEC}\n", encoding="utf-8")
+    assert project.compiles("--", spec)
+    (project.folder / "layers.py").write_text("x + x  # twice\n", encoding="utf-8")
+    assert project.compiles()
+    (kept,) = (project.folder / "m.tracemap" / "source" / "python").iterdir()
+    assert kept.read_text(encoding="utf-8") == "x + x  # twice\n"
+    (project.folder / "m.mlir").write_text(ADD.replace("stablehlo.add", "stablehlo.multiply"), encoding="utf-8")
+    assert project.compiles()
+
+
+def test_a_damaged_entry_is_not_used(project: Project, tmp_path: Path) -> None:
+    assert project.compiles()
+    (kept,) = (tmp_path / "cache" / "builds").iterdir()
+    (kept / "bundle" / "map.json").write_text("{}", encoding="utf-8")
+    assert project.compiles()
+    shutil.rmtree(project.folder / "m.tracemap")
+    assert not project.compiles()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder", encoding="utf-8")
+    assert project.compiles()
+    assert project.compiles()
+    assert run_cli("build", "m.mlir", cwd=project.folder).stderr.count("\n") < 6
