@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tracemap.ir.model_reader import parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.compiler.compilation import Compilation, Compiler
 from tracemap.map.build.compiler.flags import compile_flags
+from tracemap.map.build.compiler.library import TaggedModel
 from tracemap.map.build.tagging import Tags, unused_prefix, write_tagged
 
 LEAVES = """
@@ -281,18 +283,19 @@ def test_programs_that_are_started_tell_how_they_end_whatever_a_parent_has_ignor
 
 
 @pytest.mark.long
-def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
+def test_leaving_a_compilation_ends_its_second_half(tmp_path: Path) -> None:
     model = (SAMPLES / "models" / "jax_gpt2_small_12l.mlir").read_bytes()
     parsed = parse_model(MlirParser(), model)
-    bytecode = write_tagged(parsed.module, Tags(unused_prefix(model)), "model.mlir", tmp_path)
+    tagged = TaggedModel(model, "model.mlir", unused_prefix(model))
     compiler = Compiler.installed(compile_flags("local", ()))
     for number in range(5):  # it may be done before it is seen to have begun
         folder = tmp_path / str(number)
         folder.mkdir()
-        with Compilation(compiler, bytecode, folder, constants=False) as compilation:
-            waited_for(lambda: compilation._second_run is not None)
-        assert compilation._second_run is not None
-        status = compilation._second_run.status
+        with Compilation(compiler, tagged, folder) as compilation:
+            assert compilation.has_parsed()
+            compilation.go_on(partial(write_tagged, parsed.module, Tags(tagged.prefix), tagged.name, folder))
+            waited_for(compilation.configured.exists)
+        status = compilation._first_run.status
         if status:
             break
     assert status == -signal.SIGKILL

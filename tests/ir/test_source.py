@@ -162,7 +162,7 @@ def test_tags_count_in_pre_order() -> None:
     data = (SAMPLES / "models" / "hand_mlp.mlir").read_bytes()
     parsed = parse_model(parser, data)
     tags = Tags("tm.op.")
-    tag_operations(parsed.module, tags)
+    tag_operations(parsed.module.operation, tags)
     model = create_records(parser, parsed)
     found = [tags.of(parser.location_of(attribute)) for attribute in location_attributes(parsed.module)]
     assert found == [(), *((operation.index,) for operation in model.operations[1:])]
@@ -176,7 +176,7 @@ def test_the_module_keeps_its_name_for_the_compiler() -> None:
         ('module {} loc("mine.py":3:1)', '"mine.py":3:1'),
     ]:
         module = parse_model(MlirParser(), text.encode()).module
-        tag_operations(module, Tags("tm.op."), "m.mlir")
+        tag_operations(module.operation, Tags("tm.op."), "m.mlir")
         assert str(module.operation.location) == f"loc({expected})"
 
 

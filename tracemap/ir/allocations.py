@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,13 +192,17 @@ def without_dumps(output: str) -> str:
     return "".join([before, *(after for _, after in map(_split_off_function, dumps))]).strip()
 
 
-def layout_flags(folder: Path, symbols: Iterable[str]) -> tuple[str, ...]:
-    """The flags that print all functions ahead of the layout, to files in a folder if the names of symbols allow it.
+_PARENT_FOLDER = re.compile(rb"(?:\.|\\2[Ee]){2}(?:/|\\2[Ff])|(?:/|\\2[Ff])(?:\.|\\2[Ee]){2}")
+"""A step up in a path, also with the escapes of MLIR's strings."""
 
-    The compiler makes folders of the functions' names, so a name with a slash could lead out of the folder.
+
+def layout_flags(folder: Path, model: bytes) -> tuple[str, ...]:
+    """The flags that print all functions ahead of the layout, to files in a folder if the model's names allow it.
+
+    The compiler makes folders of the functions' names, so a name with `../` could lead out of the folder.
     """
-    safe = all("/" not in symbol and "\0" not in symbol for symbol in symbols)
-    return (BEFORE_LAYOUT, f"{_TREE}={folder}") if safe else (BEFORE_LAYOUT,)
+    is_safe = _PARENT_FOLDER.search(model) is None
+    return (BEFORE_LAYOUT, f"{_TREE}={folder}") if is_safe else (BEFORE_LAYOUT,)
 
 
 def read_dump_files(folder: Path, after: str) -> str:

@@ -283,12 +283,20 @@ _CHECKED_TEXTS: set[bytes] = set()
 """Digests of texts that parse; the same dump is parsed several times."""
 
 
+def parsing_limit_s(size: int) -> float:
+    """The time limit for parsing a text of this many bytes."""
+    return _LIMIT_S + _LIMIT_S_PER_BYTE * size
+
+
+def note_parsed(data: bytes) -> None:
+    """Note that another process has parsed a text successfully, so that it need not be tried again."""
+    _CHECKED_TEXTS.add(hashlib.sha256(data).digest())
+
+
 def _check_in_subprocess(data: bytes) -> None:
-    digest = hashlib.sha256(data).digest()
-    if digest not in _CHECKED_TEXTS:
-        limit_s = _LIMIT_S + _LIMIT_S_PER_BYTE * len(data)
-        check_parses_in_subprocess(lambda: MlirParser().parse(data, printed=True), limit_s)
-        _CHECKED_TEXTS.add(digest)
+    if hashlib.sha256(data).digest() not in _CHECKED_TEXTS:
+        check_parses_in_subprocess(lambda: MlirParser().parse(data, printed=True), parsing_limit_s(len(data)))
+        note_parsed(data)
 
 
 def _parse_bytecode(data: bytes, context: ir.Context) -> Module:
@@ -470,15 +478,6 @@ def string_attribute(operation: Operation, name: str) -> str:
 def unwrapped_name(operation: Operation, name: str) -> str:
     """The name of an operation; for ONNX ops, wrapped as `torch.operator "onnx.Add"`, the inner name."""
     return (string_attribute(operation, "name") if name == "torch.operator" else "") or name
-
-
-def symbol_names(operation: Operation) -> Iterator[str]:
-    """The names of the symbols in a module and in the modules nested in it."""
-    for child in nested(operation):
-        if name := string_attribute(child, "sym_name"):
-            yield name
-        if child.name == operation.name:
-            yield from symbol_names(child)
 
 
 SYMBOL = rf"@(?:({STRING})|([\w.$-]+))"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +18,13 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
-from tracemap.ir.parsing import MlirParser, string_attribute, symbol_names
+from tracemap.ir.parsing import MlirParser, note_parsed, string_attribute
 from tracemap.ir.text_checks import TOO_DEEP
 from tracemap.map.build.cache import CacheEntry, Sources, find_entry
 from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error, compiler_version, flags_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
+from tracemap.map.build.compiler.library import TaggedModel, check_module_name
 from tracemap.map.build.compiler.remarks import PrintedRemark
 from tracemap.map.build.tagging import (
     TagIdentity,
@@ -189,31 +189,23 @@ class _Build:
         self._folder = folder
         self._progress = progress
         self._report = hear
-        self._parser = MlirParser()
         self.sources = Sources()
         """The Python files of the model's frames, once the build has run."""
 
     def run(self) -> Bundle:
+        request = self._request
+        remarks, timing = request.options.remarks, request.options.timing
+        name = request.name_for_compiler or request.file_name
+        model = TaggedModel(request.model, name, unused_prefix(request.model))
         self._progress("reading the model")
-        parsed = self._parsed()
-        self._check_module_name(string_attribute(parsed.module.operation, "sym_name"))
-        tags = Tags(unused_prefix(self._request.model))
-        name = self._request.name_for_compiler or self._request.file_name
-        symbols = list(symbol_names(parsed.module.operation))
-        bytecode = write_tagged(parsed.module, tags, name, self._folder)
-        constants = _LARGE_CONSTANT.search(self._request.model) is not None
         # From here on the compiler runs in its own process, so work in this one costs the user no time.
-        remarks = self._request.options.remarks
-        timing = self._request.options.timing
-        with Compilation(
-            self._compiler,
-            bytecode,
-            self._folder,
-            symbols=symbols,
-            constants=constants,
-            remarks=remarks,
-            timing=timing,
-        ) as compilation:
+        with Compilation(self._compiler, model, self._folder, remarks=remarks, timing=timing) as compilation:
+            if compilation.has_parsed():
+                note_parsed(request.model)
+            parsed = self._parsed()
+            check_module_name(string_attribute(parsed.module.operation, "sym_name"), request.file_name)
+            tags = Tags(model.prefix)
+            compilation.go_on(partial(write_tagged, parsed.module, tags, name, self._folder))
             self._progress("compiling")
             graph, texts, memory = self._graph(parsed, tags, compilation)
             output = compilation.wait()
@@ -229,27 +221,20 @@ class _Build:
             if isinstance(timed, BuildTiming):
                 documents[TIMING_NAME] = timed
             if remarks:
-                documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
+                documents[REMARKS_NAME] = self._remarks(compilation, graph)
             files = _files(compilation, texts, self._request, documents)
             return store(self._request.target, graph, files, force=self._request.options.force)
+
+    @cached_property
+    def _parser(self) -> MlirParser:
+        """Created only when the compiler runs, so that a forked process has no second context."""
+        return MlirParser()
 
     def _parsed(self) -> ParsedModel:
         try:
             return parse_model(self._parser, self._request.model)
         except ModelInvalid as error:
             raise self._rejection(error) from error
-
-    def _check_module_name(self, name: str) -> None:
-        """Reject a module name that cannot be part of the names of the compiler's dumps.
-
-        The compiler uses it in a path without escaping, so `../..` would lead out of the folder.
-        """
-        if "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
-            shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
-            raise ModelInvalid(
-                f"{self._request.file_name}: the module's name {shown!r} cannot be a file name, which "
-                "iree-compile needs for its dumps; give the module another name"
-            )
 
     def _graph(
         self, parsed: ParsedModel, tags: Tags, compilation: Compilation
@@ -283,7 +268,7 @@ class _Build:
         finished = structs.replace(graph, library=request.library, diagnostics=tuple(diagnostics), kernels=kernels)
         return finished, model_texts.texts, assembly.memory
 
-    def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
+    def _remarks(self, compilation: Compilation, graph: TraceGraph) -> Remarks:
         """The remarks of LLVM and MLIR; the bundle is complete without them."""
         from tracemap.map.build.remarks import is_for_cpus, mlir_remarks, place_remarks
 
@@ -295,7 +280,7 @@ class _Build:
             diagnostics.append(Diagnostic("remarks-missing", f"LLVM's remarks are missing: {error}"))
         if not is_for_cpus(self._compiler.flags):
             try:
-                remarks += mlir_remarks(self._compiler, tagged, self._folder)
+                remarks += mlir_remarks(self._compiler, compilation.bytecode, self._folder)
             except ModelInvalid as error:
                 diagnostics.append(Diagnostic("remarks-missing", f"MLIR's remarks are missing: {error}"))
         return structs.replace(place_remarks(remarks, graph), diagnostics=tuple(diagnostics))
@@ -340,9 +325,3 @@ def _files(
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
     return BundleFiles(compilation.module, sources, kernels, configured, documents, request.kept)
-
-
-_LONGEST_NAME: Final = 200
-"""Bytes of a module's name: with the compiler's additions a file name has at most 255."""
-_LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
-"""In a model that seems to contain large constants; the compiler may create some in other models, too."""

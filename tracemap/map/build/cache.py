@@ -25,7 +25,7 @@ from tracemap.map.bundle_documents import CallToKeep
 FOLDER_VARIABLE: Final = "TRACEMAP_CACHE_DIR"
 """The environment variable that names the folder of the cache; empty: nothing is kept."""
 _MOST_BYTES: Final = 2 << 30
-"""Of all entries together; the ones that were not used for the longest time go first."""
+"""The limit for all entries together. If it is exceeded, the least recently used ones are removed."""
 _MOST_BYTES_OF_ONE: Final = _MOST_BYTES // 4
 _BUNDLE, _SOURCES = "bundle", "sources.json"
 _COMPILER_VARIABLES: Final = ("IREE_", "CUDA_", "HIP_", "ROCM_")

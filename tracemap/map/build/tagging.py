@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from tracemap.core.locations import CallSite, FileRange, Fused, Location, Name, frames, is_informative, parse_location
 from tracemap.ir.dumps import DumpText
-from tracemap.ir.parsing import MlirParser, Module, ir, walk
+from tracemap.ir.parsing import MlirParser, Module, Operation, ir, walk
 from tracemap.ir.source_model import TEXT_FILE, SourceModel
 from tracemap.map.build.model.kinds import REGION_TERMINATORS, computes
 from tracemap.map.build.model.model_facts import ModelFacts
@@ -272,14 +272,14 @@ def unused_prefix(model: bytes) -> str:
     return prefix
 
 
-def tag_operations(module: Module, tags: Tags, file_name: str = TEXT_FILE) -> None:
+def tag_operations(module: Operation, tags: Tags, file_name: str = TEXT_FILE) -> None:
     """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0.
 
     The module itself keeps its location, since IREE names libraries after it. A location that the parser made up gets
     the file's name, as iree-compile would set it.
     """
-    root, *operations = walk(module.operation)
-    with module.context:
+    root, *operations = walk(module)
+    with root.context:
         parsed_root = parse_location(str(root.location))
         if isinstance(parsed_root, FileRange) and parsed_root.file == TEXT_FILE:
             root.location = ir.Location.file(file_name, parsed_root.line, parsed_root.column)
@@ -309,7 +309,7 @@ def write_numbered(parser: MlirParser, tagged: Path, file_name: str, folder: Pat
 
 def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Path:
     """Tag all operations of a module and write it for the compiler."""
-    tag_operations(module, tags, file_name)
+    tag_operations(module.operation, tags, file_name)
     return write_bytecode(module, folder)
 
 

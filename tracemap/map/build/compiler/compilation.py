@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,7 +22,8 @@ from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
 from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, layout_flags, read_dump_files, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
-from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, parsing_limit_s
+from tracemap.ir.text_checks import nesting_fault
 from tracemap.map.build.compiler.failure_messages import (
     compiler_error,
     failure_message,
@@ -31,7 +33,14 @@ from tracemap.map.build.compiler.failure_messages import (
     missing_library_message,
 )
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
-from tracemap.map.build.compiler.library import OWN_KERNELS_REJECTED, Kernels, compile_with_library, is_library_of
+from tracemap.map.build.compiler.library import (
+    OWN_KERNELS_REJECTED,
+    Kernels,
+    LibraryFiles,
+    TaggedModel,
+    compile_with_library,
+    is_library_of,
+)
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
 from tracemap.map.build.compiler.timing import (
     KERNEL_TIMING_FLAGS,
@@ -70,7 +79,7 @@ class RunFiles:
 
     @property
     def output(self) -> Path:
-        """What the run prints."""
+        """The file for the output of the run."""
         return self.phases.with_name(f"stderr-{self.target.name}.txt")
 
     @property
@@ -227,6 +236,7 @@ _LAST_OF_FIRST = _NUMBER_OF["stream"]
 _TUNING_SPEC = "--iree-codegen-tuning-spec-path"
 _PRINTING = (PRINT_LOCATIONS, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
+_PARSING_POLL_S = 0.002
 
 
 def compiler_version() -> str:
@@ -323,6 +333,11 @@ _CONSTANT = b"dense_resource<"
 """Present in bytecode only if a constant is stored as text, whether its data was elided or is kept elsewhere."""
 
 
+_LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
+"""In a model that seems to contain large constants; the compiler may create some in other models, too."""
+_PARSED_NAME = "parsed"
+
+
 class _Cancelled(Exception):
     """The compilation was cancelled."""
 
@@ -351,78 +366,112 @@ class Compilation:
     def __init__(
         self,
         compiler: Compiler,
-        bytecode: Path,
+        model: TaggedModel,
         folder: Path,
         *,
-        symbols: Iterable[str],
-        constants: bool,
         remarks: bool = False,
         timing: bool = False,
     ) -> None:
         self.module = folder / "module.vmfb"
         self.configured = folder / "lined.mlir"
         self.no_kernels = ""
+        self._all_flags = compiler
         self._compiler = compiler.for_tracing()
-        self._bytecode = bytecode
+        self._model = model
         self._folder = folder
         self._kernels: tuple[KernelText, ...] = ()
         self._cancelled = False
         self._start_lock = threading.Lock()
         self._runs: list[Run] = []
         self._layout_folder = folder / "layout"
-        self._layout_flags = layout_flags(self._layout_folder, symbols)
-        self._constants = constants
+        self._layout_flags = layout_flags(self._layout_folder, model.content)
         self._constants_run: Run | None = None
-        self._work: ForkedWork | None = None
-        self._forked = ExitStack()
-        self._first_run = self._fork(timing=timing) or self._start_first_run(timing=timing)
-        self._dump_run = self._start_dump_run(compiler) if self._compiler is not compiler else None
         self._second_run: Run | None = None
+        self._dump_run: Run | None = None
         self._wants_remarks = remarks
         self._remarks_run: Run | None = None
         self._wants_timing = timing
         self._timed_run: Run | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_thread, daemon=True)
-        self._thread.start()
+        self._work: ForkedWork | None = None
+        self._forked = ExitStack()
+        self._write_bytecode: Callable[[], Path] | None = None
+        forked = None if timing else self._fork()
+        if forked is not None:
+            self._first_run = forked
 
-    def _fork(self, *, timing: bool) -> Run | None:
-        """Start a process with the compiler's library; None if that is impossible, or if iree-compile is wanted."""
-        if timing or not is_library_of(self._compiler.program):
+    def _fork(self) -> Run | None:
+        """Start a process with the compiler's library; None if that is impossible."""
+        content = self._model.content
+        if not content.startswith(BYTECODE_MAGIC) and nesting_fault(content):
+            return None
+        if not is_library_of(self._compiler.program):
             return None
         files = RunFiles(self.module, self._folder / "phases")
-        compile_model = partial(
-            compile_with_library,
-            (*self._layout_flags, *self._compiler.with_printing()),
-            self._bytecode,
-            self.module,
-            phases=files.phases,
-            output=files.output,
-            configured=self.configured,
+        library_files = LibraryFiles(
+            self.module, files.phases, files.output, self._folder / _PARSED_NAME, self.configured
         )
+        flags = (*self._layout_flags, *self._compiler.with_printing())
         files.output.touch()
         try:
-            self._work = self._forked.enter_context(fork_work(compile_model))
+            work = self._forked.enter_context(
+                fork_work(partial(compile_with_library, self._model, flags, library_files))
+            )
         except OSError:  # iree-compile says which limit it is
             return None
-        run = Run(self._compiler.program.name, files, self._work, self._work.kill)
+        run = Run(self._compiler.program.name, files, work, work.kill)
         self._runs.append(run)
+        self._work = work
         return run
 
-    def _start_first_run(self, *, timing: bool) -> Run:
-        timed = self._compiler.lacking(NO_THREADS, *PASS_TIMING_FLAGS) if timing else ()
+    def has_parsed(self) -> bool:
+        """Wait until the compiler's library has parsed the model; False if it is not used, or fails or hangs."""
+        if self._work is None:
+            return False
+        deadline = time.monotonic() + parsing_limit_s(len(self._model.content))
+        parsed = self._folder / _PARSED_NAME
+        while not parsed.exists() and self._first_run.poll() is None and time.monotonic() < deadline:
+            time.sleep(_PARSING_POLL_S)
+        if not parsed.exists():
+            self._work.kill()
+            self._work = None
+        return self._work is not None
+
+    def go_on(self, write_bytecode: Callable[[], Path]) -> None:
+        """Compile the model, which has been parsed.
+
+        Args:
+            write_bytecode: writes the tagged model for iree-compile, if that runs.
+        """
+        self._write_bytecode = write_bytecode
+        if self._work is None:
+            self._first_run = self._start_first_run()
+        if self._compiler is not self._all_flags:
+            self._dump_run = self._start_dump_run(self._all_flags)
+        self._thread.start()
+
+    @cached_property
+    def bytecode(self) -> Path:
+        """The tagged model."""
+        assert self._write_bytecode is not None
+        return self._write_bytecode()
+
+    def _start_first_run(self) -> Run:
+        timed = self._compiler.lacking(NO_THREADS, *PASS_TIMING_FLAGS) if self._wants_timing else ()
         flags = (*_CONFIGURE, *_BYTECODE, *timed)
-        run = self._run(self._bytecode, "configured.mlirbc", flags, measuring="pass" if timing else "")
-        self._constants_run = self._with_constants() if self._constants else None
+        run = self._run(self.bytecode, "configured.mlirbc", flags, measuring="pass" if self._wants_timing else "")
+        if _LARGE_CONSTANT.search(self._model.content):
+            self._constants_run = self._with_constants()
         return run
 
     def _with_constants(self) -> Run:
         flags = (*_CONFIGURE, *self._compiler.lacking(PRINT_LOCATIONS, _GENERIC))
-        return self._run(self._bytecode, "configured.mlir", flags, dumps=False)
+        return self._run(self.bytecode, "configured.mlir", flags, dumps=False)
 
     def _start_dump_run(self, compiler: Compiler) -> Run:
         flags = compiler.lacking(PRINT_LOCATIONS)  # so that the ops are known if the user substitutes a dump
-        return self._run(self._bytecode, "dumped.vmfb", flags, dumps=False, compiler=compiler)
+        return self._run(self.bytecode, "dumped.vmfb", flags, dumps=False, compiler=compiler)
 
     def _run(
         self,
@@ -460,7 +509,8 @@ class Compilation:
             self._cancelled = True
         for run in self._runs:
             run.end()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._forked.close()
 
     def _run_thread(self) -> None:
@@ -496,7 +546,7 @@ class Compilation:
             if not lacks_flag(self._first_run.reported):
                 return True
             self._work = None
-            self._first_run = self._start_first_run(timing=False)
+            self._first_run = self._start_first_run()
             return False
         kernels = Kernels.of(result)
         self._kernels, self.no_kernels = kernels.texts, kernels.unknown
@@ -541,7 +591,7 @@ class Compilation:
 
     def _compile_whole(self) -> Run:
         self._kernels = ()
-        return self._run(self._bytecode, self.module.name, ())
+        return self._run(self.bytecode, self.module.name, ())
 
     def has(self, phase: str) -> bool:
         """Whether a phase is among the known ones, all of which are dumped."""
@@ -558,7 +608,7 @@ class Compilation:
         dumps = read_dump_files(self._layout_folder, stream)
         if not dumps:
             printing = (_TO_STREAM, *self._compiler.lacking(*_PRINTING), BEFORE_LAYOUT)
-            run = self._run(self._bytecode, "stream.mlir", printing, dumps=False)
+            run = self._run(self.bytecode, "stream.mlir", printing, dumps=False)
             dumps = run.reported if run.wait() == 0 else ""
         return dumped_functions(dumps)
 

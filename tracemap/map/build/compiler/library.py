@@ -11,7 +11,7 @@ import ctypes
 import os
 import pickle
 from collections.abc import Sequence
-from ctypes import c_bool, c_char_p, c_int, c_void_p, py_object
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_void_p, py_object
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,18 @@ from typing import Any, Final
 
 from tracemap.core.errors import ModelInvalid
 from tracemap.ir.executables import KernelText, set_line_locations
-from tracemap.ir.parsing import OPERATION_CAPSULE, MlirParser, Operation, capsule_address, compiler_library, ir
+from tracemap.ir.parsing import (
+    BYTECODE_MAGIC,
+    OPERATION_CAPSULE,
+    MlirParser,
+    Operation,
+    capsule_address,
+    compiler_library,
+    ir,
+    string_attribute,
+)
+from tracemap.ir.source_model import TEXT_FILE
+from tracemap.map.build.tagging import Tags, tag_operations
 
 # ---- library
 
@@ -30,7 +41,7 @@ _POINTERS: Final = (
     "InvocationExportStealModule",
     "InvocationOutputVMBytecode",
     "OutputOpenFile",
-    "SourceOpenFile",
+    "SourceWrapBuffer",
 )
 _TRUTHS: Final = ("InvocationParseSource", "InvocationPipeline", "InvocationImportBorrowModule")
 _OTHERS: Final = (
@@ -63,11 +74,11 @@ def _library() -> ctypes.CDLL | None:
 def is_library_of(program: Path) -> bool:
     """Whether a program of iree-compile is the library's own, and the library has all that is needed.
 
-    The library is loaded then, and in processes forked from this one.
+    The library and the bindings are loaded then, and in processes forked from this one.
     """
     try:
         own = Path(compiler_library()._name).parent
-        return program.resolve().parent == own.resolve() and _library() is not None
+        return program.resolve().parent == own.resolve() and _library() is not None and ir.Operation is not None
     except OSError:
         return False
 
@@ -99,11 +110,15 @@ class _Invocation:
         """Print the program to a file in a folder after each phase."""
         self._library.ireeCompilerInvocationSetDumpCompilationPhasesTo(self._invocation, os.fsencode(folder))
 
-    def read(self, model: Path) -> None:
-        """Parse a model."""
+    def read(self, model: bytes) -> None:
+        """Parse a model from text or bytecode; made-up locations name the file as `MlirParser` does."""
+        is_text = not model.startswith(BYTECODE_MAGIC)
+        data = model + b"\0" if is_text else model
         source = c_void_p()
-        opened = self._library.ireeCompilerSourceOpenFile(self._session, os.fsencode(model), ctypes.byref(source))
-        _check(opened is None and self._library.ireeCompilerInvocationParseSource(self._invocation, source))
+        fault = self._library.ireeCompilerSourceWrapBuffer(
+            self._session, TEXT_FILE.encode(), data, c_size_t(len(data)), c_bool(is_text), ctypes.byref(source)
+        )
+        _check(fault is None and self._library.ireeCompilerInvocationParseSource(self._invocation, source))
 
     def run(self, after: str, last: str) -> None:
         """Run the phases from the one that follows `after` to `last`."""
@@ -156,7 +171,7 @@ class Kernels:
 
     @classmethod
     def of(cls, data: bytes) -> Kernels:
-        """What `compile_with_library` returned."""
+        """Decode the result of `compile_with_library`."""
         kernels = pickle.loads(data)
         assert isinstance(kernels, cls)
         return kernels
@@ -166,44 +181,87 @@ OWN_KERNELS_REJECTED: Final = "iree-compile failed to compile its own configured
 _CONFIGURED: Final = "executable-configurations"
 
 
-def compile_with_library(
-    flags: Sequence[str], source: Path, target: Path, *, phases: Path, output: Path, configured: Path
-) -> bytes:
+@dataclass(frozen=True, slots=True)
+class TaggedModel:
+    """A model's text or bytecode, the name that iree-compile would give it, and the prefix of its operations' tags."""
+
+    content: bytes
+    name: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFiles:
+    """The files of a compilation with the library.
+
+    Attributes:
+        module: the compiled module. It is missing if kernels cannot have lines.
+        phases: the folder for the dumps of phases.
+        output: what the compiler prints.
+        parsed: an empty file, once the model has been parsed.
+        configured: the module ahead of code generation, once it is complete.
+    """
+
+    module: Path
+    phases: Path
+    output: Path
+    parsed: Path
+    configured: Path
+
+
+def compile_with_library(model: TaggedModel, flags: Sequence[str], files: LibraryFiles) -> bytes:
     """Compile a model in this process, which must be a forked one; returns what `Kernels.of` reads.
 
     The checks of the program after every pass are off, which take a third of the compiler's time and change nothing.
-    The phases that tracemap reads are checked when it parses them.
-
-    Args:
-        flags: all flags, including those for dumps.
-        source: the tagged model.
-        target: the module to write. It is missing if kernels cannot have lines.
-        phases: the folder for the dumps of phases.
-        output: the file for what the compiler prints.
-        configured: the file for the module ahead of code generation.
+    The model and the phases that tracemap reads are checked when they are parsed.
 
     Raises:
-        ModelInvalid: the compiler rejects the model.
+        ModelInvalid: the compiler rejects the model, or its module has a name for which it would dump phases elsewhere.
     """
-    _print_to(output)
+    _print_to(files.output)
     invocation = _Invocation(flags)
-    invocation.check_after_passes(wanted=False)
-    invocation.dump_phases_to(phases)
-    invocation.read(source)
-    invocation.run("start", _CONFIGURED)
+    invocation.dump_phases_to(files.phases)
+    invocation.read(model.content)
     module = invocation.module()
+    check_module_name(string_attribute(module, "sym_name"), model.name)
+    tag_operations(module, Tags(model.prefix), model.name)
+    files.parsed.touch()
+    invocation.hand_back(module)
+    invocation.check_after_passes(wanted=False)
+    invocation.run("start", _CONFIGURED)
     try:
         texts = set_line_locations(MlirParser(), module)
     except (ModelInvalid, ValueError) as error:
         return pickle.dumps(Kernels(unknown=f"the configured kernels cannot be read: {error}"))
-    _write_configured(module, configured)
+    _write_configured(module, files.configured)
+    ctypes.CDLL(None).malloc_trim(c_size_t(0))  # what reading the texts needed, so that it does not add to the peak
     invocation.hand_back(module)
     try:
         invocation.run(_CONFIGURED, "end")
-        invocation.write(target)
+        invocation.write(files.module)
     except ModelInvalid:
         return pickle.dumps(Kernels(unknown=OWN_KERNELS_REJECTED))
     return pickle.dumps(Kernels(texts))
+
+
+_LONGEST_NAME: Final = 200
+"""Bytes of a module's name: with the compiler's additions a file name has at most 255."""
+
+
+def check_module_name(name: str, model: str) -> None:
+    """Reject a module name that cannot be part of the names of the compiler's dumps.
+
+    The compiler uses it in a path without escaping, so `../..` would lead out of the folder.
+
+    Raises:
+        ModelInvalid: it is such a name; the message begins with the model's.
+    """
+    if "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
+        shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+        raise ModelInvalid(
+            f"{model}: the module's name {shown!r} cannot be a file name, which "
+            "iree-compile needs for its dumps; give the module another name"
+        )
 
 
 _CONSTANT: Final = b"dense_resource<"
