@@ -180,7 +180,7 @@ def test_a_command_dies_of_the_signal_when_it_has_cleared_all(number: signal.Sig
 def signalled(command: list[str], number: signal.Signals, temporary: Path) -> tuple[int, str]:
     """Send a command a signal while it compiles; how it ended, and what it said."""
     process = subprocess.Popen(with_signals(command), stderr=subprocess.PIPE, text=True)
-    phases = "tracemap-home-*/tracemap-*/phases-*/*"
+    phases = "tracemap-home-*/tracemap-*/phases*/*"
     waited_for(lambda: process.poll() is not None or len(list(temporary.glob(phases))) > 1)
     process.send_signal(number)
     _, err = process.communicate()
