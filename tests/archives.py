@@ -1,7 +1,7 @@
 """Build the archives of a release, or check them: `python -m tests.archives DIST [--check]`.
 
-A release has a source archive and a wheel per machine. Wheels come from the unpacked source archive; `auditwheel` chooses
-their platform tag by the symbols that the libraries use. A check builds everything again from the files of the checkout.
+A release has a source archive and a wheel per machine, built from the unpacked source archive. `auditwheel` chooses the
+platform tag of a wheel by the symbols that its libraries use. A check builds all archives again, from the checkout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENTRIES = {
     LIBRARY_NAME: {"tracemap_hook_attach", "iree_hal_executable_plugin_query", "dlopen", "mmap"},
     CUDA_LIBRARY_NAME: {"InitializeInjection"},
 }
-"""Exported functions by which IREE, CUDA's driver, Python and the dynamic linker reach the libraries; there may be more."""
+"""Some exported functions, by which IREE, CUDA's driver, Python and the dynamic linker reach the libraries."""
 THREADS, CALLS = 4, 500
 
 
@@ -83,7 +83,9 @@ def build(target: Path) -> None:
                 unpack(archive, sources)
                 _print_size(build_wheel(next(sources.iterdir()), target, machine, compiler))
             else:
-                print(f"no wheel for {machine}: install {_triple(machine)}-gcc (Debian: gcc-{_package(machine)})")
+                print(
+                    f"no wheel for {machine}, since there is no {_triple(machine)}-gcc (Debian: gcc-{_package(machine)})"
+                )
 
 
 def check(folder: Path) -> None:
@@ -102,10 +104,12 @@ def check(folder: Path) -> None:
         for wheel in sorted(folder.glob("*.whl")):
             machine = machine_of(wheel)
             check_paths(wheel, (ROOT, Path.home(), work))
+            if not (compiler := find_compiler(machine)):
+                raise ArchiveWrong(f"{wheel.name} cannot be built again: no {_triple(machine)}-gcc")
             exports[machine] = check_libraries(wheel)
             check_recording(wheel, work / f"run-{machine}")
             sources = copy_checkout(work / f"checkout-{machine}")
-            _check_equal(wheel, build_wheel(sources, work / "again", machine, find_compiler(machine)))
+            _check_equal(wheel, build_wheel(sources, work / "again", machine, compiler))
     if len(set(exports.values())) > 1:
         raise ArchiveWrong(f"the libraries of different machines export different functions: {exports}")
 
@@ -153,7 +157,7 @@ def build_wheel(sources: Path, target: Path, machine: str, compiler: str) -> Pat
 
 
 def epoch() -> str:
-    """The time that all files of the archives have: `SOURCE_DATE_EPOCH`, the commit's, or that of an unpacked archive."""
+    """The time of all files in the archives: `SOURCE_DATE_EPOCH`, or that of the commit or the unpacked archive."""
     if said := os.environ.get("SOURCE_DATE_EPOCH"):
         return said
     words = ["git", "log", "-1", "--format=%ct"]
@@ -252,30 +256,29 @@ def check_recording(wheel: Path, folder: Path) -> None:
         ArchiveWrong: the recording lacks calls that the program made.
     """
     machine = machine_of(wheel)
-    emulator: list[str] = []
+    prefix, where = ["env"], "on this machine"
     if machine != platform.machine():
         found = next(filter(None, map(shutil.which, (f"qemu-{machine}-static", f"qemu-{machine}"))), None)
         if found is None:
             print(f"{wheel.name}: not run, since there is no qemu-{machine} (Debian: qemu-user-static)")
             return
-        emulator = [found, "-L", f"/usr/{_triple(machine)}"]
+        prefix, where = [found, "-L", f"/usr/{_triple(machine)}", "-E"], f"under {Path(found).name}"
     output = folder / "recording"
     output.mkdir(parents=True)
     hook, _ = unpack_libraries(wheel, folder)
-    command = [find_compiler(machine), *support.FLAGS, "-O2"]
+    command: list[str | Path] = [find_compiler(machine), *support.FLAGS, "-O2"]
     here = Path(support.__file__).parent
     _run([*command, "-shared", "-fPIC", here / "kernels.c", "-o", folder / "kernels.so"])
     _run([*command, here / "host.c", "-o", folder / "host", *LIBRARIES])
     variables = support.hooked(hook, output)
-    # The emulator itself is no program of the other machine, so it sets the variable for the program only.
-    preload = variables.pop("LD_PRELOAD")
-    prefix = [*emulator, "-E", f"LD_PRELOAD={preload}"] if emulator else ["env", f"LD_PRELOAD={preload}"]
+    # The library cannot be loaded into the emulator itself, which sets the variable for the program alone.
+    preload = f"LD_PRELOAD={variables.pop('LD_PRELOAD')}"
     program = [folder / "host", folder / "kernels.so", "threads", str(THREADS), str(CALLS)]
-    _run([*prefix, *program], **variables)
+    _run([*prefix, preload, *program], **variables)
     (process,) = read_recording(output).processes
     if [len(thread.calls) for thread in process.threads] != [CALLS] * THREADS:
         raise ArchiveWrong(f"{wheel.name}: its hook did not record all calls of {THREADS} threads")
-    print(f"{wheel.name}: recorded {THREADS * CALLS} calls {'under ' + Path(emulator[0]).name if emulator else 'here'}")
+    print(f"{wheel.name}: recorded {THREADS * CALLS} calls {where}")
 
 
 def _triple(machine: str) -> str:

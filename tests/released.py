@@ -1,8 +1,8 @@
 """Try a built wheel as its users would: `python -m tests.released WHEEL [--sbom FILE] [--python PATH]...`.
 
-Each Python that tracemap supports and this machine has gets an environment of its own, without a C compiler. The wheel is
-installed there, and the demo runs with it in a folder that has only the files that the demo reads. Then `pipx run` starts
-the wheel. The last interpreter's environment becomes the list of packages (SBOM).
+Each supported Python of this machine gets an environment of its own, without a C compiler. The wheel is installed
+there, and the demo runs with it in a folder that has only the files that the demo reads. Then `pipx run` starts the
+wheel. The list of packages (SBOM) is that of the last interpreter's environment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def find_pythons() -> list[Path]:
-    """Interpreters of the supported versions: of the search path, of pyenv and of uv, one per version; says which lack."""
+    """Interpreters of the supported versions, one each, of the search path, pyenv and uv; prints what is missing."""
     home, found = Path.home(), []
     for minor in MINORS:
         name = f"python3.{minor}"
@@ -74,15 +74,14 @@ def find_pythons() -> list[Path]:
 def _runs(python: Path) -> bool:
     """Whether an interpreter starts and can make environments; pyenv has scripts of the same name that cannot."""
     try:
-        return (
-            subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
-        )
+        done = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
     except OSError:
         return False
+    return done.returncode == 0
 
 
 def install(wheel: Path, folder: Path, python: Path) -> Path:
-    """Install a wheel into a new environment of an interpreter, below the folder; returns the environment's interpreter.
+    """Install a wheel into a new environment of an interpreter; returns the environment's own interpreter.
 
     Only wheels are installed, as there is no C compiler.
     """
