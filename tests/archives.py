@@ -83,9 +83,8 @@ def build(target: Path) -> None:
                 unpack(archive, sources)
                 _print_size(build_wheel(next(sources.iterdir()), target, machine, compiler))
             else:
-                print(
-                    f"no wheel for {machine}, since there is no {_triple(machine)}-gcc (Debian: gcc-{_package(machine)})"
-                )
+                package = f"gcc-{_triple(machine)}".replace("_", "-")
+                print(f"no wheel for {machine}, since there is no {_triple(machine)}-gcc (Debian: {package})")
 
 
 def check(folder: Path) -> None:
@@ -98,12 +97,12 @@ def check(folder: Path) -> None:
     (archive,) = folder.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        check_paths(archive, (ROOT, Path.home(), work))
+        check_paths(archive, (ROOT, Path.home()))
         _check_equal(archive, build_sdist(copy_checkout(work / "checkout"), work / "again"))
         exports = {}
         for wheel in sorted(folder.glob("*.whl")):
             machine = machine_of(wheel)
-            check_paths(wheel, (ROOT, Path.home(), work))
+            check_paths(wheel, (ROOT, Path.home()))
             if not (compiler := find_compiler(machine)):
                 raise ArchiveWrong(f"{wheel.name} cannot be built again: no {_triple(machine)}-gcc")
             exports[machine] = check_libraries(wheel)
@@ -266,15 +265,16 @@ def check_recording(wheel: Path, folder: Path) -> None:
     output = folder / "recording"
     output.mkdir(parents=True)
     hook, _ = unpack_libraries(wheel, folder)
-    command: list[str | Path] = [find_compiler(machine), *support.FLAGS, "-O2"]
+    compiler = [find_compiler(machine), *support.FLAGS, "-O2"]
     here = Path(support.__file__).parent
-    _run([*command, "-shared", "-fPIC", here / "kernels.c", "-o", folder / "kernels.so"])
-    _run([*command, here / "host.c", "-o", folder / "host", *LIBRARIES])
+    _run([*compiler, "-shared", "-fPIC", here / "kernels.c", "-o", folder / "kernels.so"])
+    _run([*compiler, here / "host.c", "-o", folder / "host", *LIBRARIES])
     variables = support.hooked(hook, output)
     # The library cannot be loaded into the emulator itself, which sets the variable for the program alone.
     preload = f"LD_PRELOAD={variables.pop('LD_PRELOAD')}"
     program = [folder / "host", folder / "kernels.so", "threads", str(THREADS), str(CALLS)]
-    _run([*prefix, preload, *program], **variables)
+    command: list[str | Path] = [*prefix, preload, *program]
+    _run(command, **variables)
     (process,) = read_recording(output).processes
     if [len(thread.calls) for thread in process.threads] != [CALLS] * THREADS:
         raise ArchiveWrong(f"{wheel.name}: its hook did not record all calls of {THREADS} threads")
@@ -283,10 +283,6 @@ def check_recording(wheel: Path, folder: Path) -> None:
 
 def _triple(machine: str) -> str:
     return f"{machine}-linux-gnu"
-
-
-def _package(machine: str) -> str:
-    return _triple(machine).replace("_", "-")
 
 
 def _print_size(archive: Path | str) -> None:
