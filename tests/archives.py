@@ -37,7 +37,7 @@ ENTRIES = {
     LIBRARY_NAME: {"tracemap_hook_attach", "iree_hal_executable_plugin_query", "dlopen", "mmap"},
     CUDA_LIBRARY_NAME: {"InitializeInjection"},
 }
-"""Some exported functions, by which IREE, CUDA's driver, Python and the dynamic linker reach the libraries."""
+"""Exported functions that IREE, CUDA's driver, Python and the dynamic linker call; not all of them."""
 THREADS, CALLS = 4, 500
 
 
@@ -272,9 +272,8 @@ def check_recording(wheel: Path, folder: Path) -> None:
     variables = support.hooked(hook, output)
     # The library cannot be loaded into the emulator itself, which sets the variable for the program alone.
     preload = f"LD_PRELOAD={variables.pop('LD_PRELOAD')}"
-    program = [folder / "host", folder / "kernels.so", "threads", str(THREADS), str(CALLS)]
-    command: list[str | Path] = [*prefix, preload, *program]
-    _run(command, **variables)
+    program: list[str | Path] = [folder / "host", folder / "kernels.so", "threads", str(THREADS), str(CALLS)]
+    _run([*prefix, preload, *program], **variables)
     (process,) = read_recording(output).processes
     if [len(thread.calls) for thread in process.threads] != [CALLS] * THREADS:
         raise ArchiveWrong(f"{wheel.name}: its hook did not record all calls of {THREADS} threads")

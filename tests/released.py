@@ -72,7 +72,7 @@ def find_pythons() -> list[Path]:
 
 
 def _runs(python: Path) -> bool:
-    """Whether an interpreter starts and can make environments; pyenv has scripts of the same name that cannot."""
+    """Try whether an interpreter can make environments; pyenv has scripts of the same name that cannot."""
     try:
         done = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
     except OSError:
