@@ -98,9 +98,9 @@ format: $(READY) ## fix the findings that ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## render the documentation as a site in build/docs/html, without dead links, and as a manual page in build/docs/man
+docs: $(READY) ## render the documentation as a website in build/docs/html, check its links, and as a manual page in build/docs/man
 	$(BIN)/sphinx-build -q -E -W -b html docs build/docs/html
-	$(BIN)/python -m tests.site build/docs/html
+	$(BIN)/python -m tests.website build/docs/html
 	$(BIN)/sphinx-build -q -E -W -b man docs build/docs/man
 
 schemas: $(READY) ## regenerate the JSON Schemas and the generated parts of the documents

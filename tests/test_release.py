@@ -122,7 +122,7 @@ def checksums(folder: Path, key: Path | str) -> str:
 
 
 def verified(folder: Path) -> list[bool]:
-    """Whether the commands in the documents accept the signature, and the files."""
+    """Run the two commands of the documents, for the signature and for the files; returns what they accept."""
     text = (DOCS / "releases.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```text\n(ssh-keygen .*?)^```", text, re.MULTILINE | re.DOTALL)
     done = [

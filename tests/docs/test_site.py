@@ -10,7 +10,7 @@ import pytest
 
 from tests.documents import DOCS
 from tests.examples import RESULTS, api
-from tests.site import Page, dead_links, read_pages
+from tests.website import Page, dead_links, read_pages
 from tests.support import ROOT
 from tracemap.commands.main import COMMANDS
 from tracemap.core.errors import TracemapError
@@ -47,9 +47,7 @@ def test_each_dead_link_is_found(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "outside.html").touch()
     (folder / "other.html").write_text("<h1 id='top'></h1>", encoding="utf-8")
-    live = (
-        '<a href="other.html#top"></a><a href="//x.y"></a><img src="data:,"><a href="#here" id="here"></a>'
-    )
+    live = '<a href="other.html#top"></a><a href="//x.y"></a><img src="data:,"><a href="#here" id="here"></a>'
     dead = '<a href="gone.html"></a><a href="other.html#gone"></a><img src="../outside.html"><script src="//x.y/z.js">'
     (folder / "index.html").write_text(live + dead, encoding="utf-8")
     assert sorted(dead_links(folder, read_pages(folder))) == [

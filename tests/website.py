@@ -1,4 +1,4 @@
-"""Check the rendered documentation: `python -m tests.site FOLDER`.
+"""Check the rendered documentation: `python -m tests.website FOLDER`.
 
 The folder must be complete by itself: pages open from disk, without a server or the network.
 """
