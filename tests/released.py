@@ -22,8 +22,9 @@ from pathlib import Path
 from tests.support import ROOT, Json
 from tracemap.reports.html import asset
 
-MINORS = (11, 12, 13, 14)
-"""The versions 3.x of Python that tracemap supports; `pyproject.toml` has them, too."""
+_CLASSIFIER = re.compile(r'"Programming Language :: Python :: (3\.\d+)"')
+VERSIONS = _CLASSIFIER.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+"""The versions of Python that tracemap supports."""
 _TOOLS = ("sh", "make", "cat", "echo", "mkdir", "rm", "env", "git")
 """What the demo's recipe needs; no compiler is among it."""
 _DEMO_READS = ("Makefile", "samples", "pyproject.toml")
@@ -57,17 +58,17 @@ def main() -> None:
 def find_pythons() -> list[Path]:
     """Interpreters of the supported versions, one each, of the search path, pyenv and uv; prints what is missing."""
     home, found = Path.home(), []
-    for minor in MINORS:
-        name = f"python3.{minor}"
+    for version in VERSIONS:
+        name = f"python{version}"
         places = [
             *(Path(folder) / name for folder in os.get_exec_path()),
-            *Path(os.environ.get("PYENV_ROOT", home / ".pyenv")).glob(f"versions/3.{minor}.*/bin/{name}"),
-            *(home / ".local/share/uv/python").glob(f"cpython-3.{minor}.*/bin/{name}"),
+            *Path(os.environ.get("PYENV_ROOT", home / ".pyenv")).glob(f"versions/{version}.*/bin/{name}"),
+            *(home / ".local/share/uv/python").glob(f"cpython-{version}.*/bin/{name}"),
         ]
         if python := next(filter(_runs, places), None):
             found.append(python)
         else:
-            print(f"Python 3.{minor}: not installed, not tried")
+            print(f"Python {version}: not installed, not tried")
     return found
 
 

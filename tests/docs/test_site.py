@@ -10,8 +10,8 @@ import pytest
 
 from tests.documents import DOCS
 from tests.examples import RESULTS, api
-from tests.website import Page, dead_links, read_pages
 from tests.support import ROOT
+from tests.website import Page, dead_links, read_pages
 from tracemap.commands.main import COMMANDS
 from tracemap.core.errors import TracemapError
 
