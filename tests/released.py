@@ -65,20 +65,20 @@ def find_pythons() -> list[Path]:
             *Path(os.environ.get("PYENV_ROOT", home / ".pyenv")).glob(f"versions/{version}.*/bin/{name}"),
             *(home / ".local/share/uv/python").glob(f"cpython-{version}.*/bin/{name}"),
         ]
-        if python := next(filter(_runs, places), None):
-            found.append(python)
+        if path := next(filter(None, map(_own_path, places)), ""):
+            found.append(Path(path))
         else:
             print(f"Python {version}: not installed, not tried")
     return found
 
 
-def _runs(python: Path) -> bool:
-    """Try whether an interpreter can make environments; pyenv has scripts of the same name that cannot."""
+def _own_path(python: Path) -> str:
+    """Path of an interpreter by its own account, as pyenv's are started by scripts; empty if it makes no environments."""
+    command = [python, "-c", "import ensurepip, sys, venv; print(sys.executable)"]
     try:
-        done = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        return False
-    return done.returncode == 0
+        return ""
 
 
 def install(wheel: Path, folder: Path, python: Path) -> Path:
