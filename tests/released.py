@@ -73,8 +73,8 @@ def find_pythons() -> list[Path]:
 
 
 def _own_path(python: Path) -> str:
-    """Path of an interpreter by its own account, as pyenv's are started by scripts; empty if it makes no environments."""
-    command = [python, "-c", "import ensurepip, sys, venv; print(sys.executable)"]
+    """Path of an interpreter by its own account, since pyenv has scripts; empty if it cannot make environments."""
+    command = [str(python), "-c", "import ensurepip, sys, venv; print(sys.executable)"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
