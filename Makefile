@@ -16,6 +16,7 @@ MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 FRONTENDS_FLAGS ?=
 SPARK_FLAGS ?=
+SIGNING_KEY ?=
 FRONTENDS ?= jax,onnx,pandas,notebook
 FRONTENDS_MORE ?= 'skl2onnx>=1.19,<2'
 
@@ -32,7 +33,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions bisections reduced reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions bisections reduced reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release checksums clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -97,8 +98,9 @@ format: $(READY) ## fix the findings that ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## render the documentation as HTML and as a manual page into build/docs
+docs: $(READY) ## render the documentation as a website in build/docs/html, check its links, and as a manual page in build/docs/man
 	$(BIN)/sphinx-build -q -E -W -b html docs build/docs/html
+	$(BIN)/python -m tests.website build/docs/html
 	$(BIN)/sphinx-build -q -E -W -b man docs build/docs/man
 
 schemas: $(READY) ## regenerate the JSON Schemas and the generated parts of the documents
@@ -190,15 +192,20 @@ sparkenv: $(READY) # a separate environment for Apache Spark (half a gigabyte)
 spark: sparkenv ## compare answers of DuckDB and Apache Spark, also on a cluster with killed workers (needs Java 17)
 	PATH="$(abspath $(BIN)):$$PATH" .sparkenv/bin/python -m pytest tests/store/test_spark.py tests/store/test_spark_cluster.py $(SPARK_FLAGS)
 
-dist: $(READY) ## build the source archive and the wheel in dist/, with the same bytes for the same commit
+dist: $(READY) ## build the source archive and a wheel per machine in dist/, with the same bytes for the same commit and compilers
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
 	rm -rf $(DIST)
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --outdir $(DIST) . > /dev/null
-	@ls $(DIST)
+	$(BIN)/python -m tests.archives $(DIST)
 
-release: dist ## test the wheel without a C compiler, run the demo with it, list the included packages, add checksums
-	$(BIN)/python -m tests.released $(DIST)/*.whl --sbom $(DIST)/tracemap.cdx.json
-	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
+release: dist ## check the archives, try the wheel with each installed Python, write the SBOM, checksums and signature
+	$(BIN)/python -m tests.archives $(DIST) --check
+	$(BIN)/python -m tests.released $(DIST)/*_$$(uname -m).whl --sbom $(DIST)/tracemap.cdx.json
+	@$(MAKE) --no-print-directory checksums
+
+checksums: ## write SHA256SUMS over the files in dist/; sign it with an SSH key: SIGNING_KEY=FILE
+	cd $(DIST) && rm -f SHA256SUMS SHA256SUMS.sig && files=$$(ls) && sha256sum $$files > SHA256SUMS && cat SHA256SUMS
+	@if [ -n "$(SIGNING_KEY)" ]; then ssh-keygen -Y sign -f "$(SIGNING_KEY)" -n file $(DIST)/SHA256SUMS; \
+		else echo "SHA256SUMS is not signed; to sign it: make checksums SIGNING_KEY=FILE"; fi
 
 clean: ## remove all results of these targets, and the virtual environment
 	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat .frontends .sparkenv

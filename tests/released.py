@@ -1,7 +1,8 @@
-"""Tries a built wheel as its users would: `python -m tests.released WHEEL [--sbom FILE]`.
+"""Try a built wheel as its users would: `python -m tests.released WHEEL [--sbom FILE] [--python PATH]...`.
 
-It is installed into an environment of its own, on a search path without any C compiler, and the demo is run with it in
-a folder that has nothing of this one's but what the demo reads. The list of what came along with it is written last.
+Each supported Python of this machine gets an environment of its own, without a C compiler. The wheel is installed
+there, and the demo runs with it in a folder that has only the files that the demo reads. Then `pipx run` starts the
+wheel. The list of packages (SBOM) is that of the last interpreter's environment.
 """
 
 from __future__ import annotations
@@ -14,38 +15,94 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support import ROOT, Json
 from tracemap.reports.html import asset
 
+_CLASSIFIER = re.compile(r'"Programming Language :: Python :: (3\.\d+)"')
+VERSIONS = _CLASSIFIER.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+"""The versions of Python that tracemap supports."""
 _TOOLS = ("sh", "make", "cat", "echo", "mkdir", "rm", "env", "git")
 """What the demo's recipe needs; no compiler is among it."""
 _DEMO_READS = ("Makefile", "samples", "pyproject.toml")
 
 
 def main() -> None:
-    """Read the command line; ends with status 1 where the wheel is not good."""
+    """Read the command line; ends with status 1 if the wheel is not good."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--sbom", type=Path, help="where to list what the wheel brings along (CycloneDX)")
+    parser.add_argument("--sbom", type=Path, help="where to list the packages that the wheel brings along (CycloneDX)")
+    parser.add_argument(
+        "--python", type=Path, action="append", help="an interpreter to try, instead of all that are found"
+    )
     chosen = parser.parse_args()
+    pythons = chosen.python or find_pythons()
+    for python in pythons:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            installed = install(chosen.wheel, folder, python)
+            table = run_demo(folder, installed)
+            if python == pythons[-1]:
+                print(table)
+                if chosen.sbom is not None:
+                    write_sbom(installed, chosen.sbom)
+            version = _check([installed, "-c", "import platform; print(platform.python_version())"], folder, os.environ)
+        print(f"Python {version.strip()}: installed, demo run ({time.monotonic() - start:.0f} s)", flush=True)
+    print(run_with_pipx(chosen.wheel))
+
+
+def find_pythons() -> list[Path]:
+    """Interpreters of the supported versions, one each, of the search path, pyenv and uv; prints what is missing."""
+    home, found = Path.home(), []
+    for version in VERSIONS:
+        name = f"python{version}"
+        places = [
+            *(Path(folder) / name for folder in os.get_exec_path()),
+            *Path(os.environ.get("PYENV_ROOT", home / ".pyenv")).glob(f"versions/{version}.*/bin/{name}"),
+            *(home / ".local/share/uv/python").glob(f"cpython-{version}.*/bin/{name}"),
+        ]
+        if path := next(filter(None, map(_own_path, places)), ""):
+            found.append(Path(path))
+        else:
+            print(f"Python {version}: not installed, not tried")
+    return found
+
+
+def _own_path(python: Path) -> str:
+    """Path of an interpreter by its own account, since pyenv has scripts; empty if it cannot make environments."""
+    command = [str(python), "-c", "import ensurepip, sys, venv; print(sys.executable)"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def install(wheel: Path, folder: Path, python: Path) -> Path:
+    """Install a wheel into a new environment of an interpreter; returns the environment's own interpreter.
+
+    Only wheels are installed, as there is no C compiler.
+    """
+    _check([python, "-m", "venv", folder / "installed"], folder, bare(folder))
+    installed = folder / "installed" / "bin" / "python"
+    words = ["-m", "pip", "install", "--quiet", "--only-binary=:all:"]
+    _check([installed, *words, wheel.resolve()], folder, bare(folder))
+    return installed
+
+
+def run_with_pipx(wheel: Path) -> str:
+    """Start the wheel with `pipx run`, without installing it; returns the first line of its help."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python = install(chosen.wheel, folder)
-        print(run_demo(folder, python))
-        if chosen.sbom is not None:
-            write_sbom(python, chosen.sbom)
-
-
-def install(wheel: Path, folder: Path, more: Sequence[str] = ()) -> Path:
-    """Install a wheel into a new environment below the folder; returns its interpreter."""
-    venv.create(folder / "installed", with_pip=True)
-    python = folder / "installed" / "bin" / "python"
-    _check([python, "-m", "pip", "install", "--quiet", *more, wheel.resolve()], folder, bare(folder))
-    return python
+        variables = {**bare(folder), "PIPX_HOME": str(folder / "pipx"), "PIPX_DEFAULT_PYTHON": sys.executable}
+        words = ["run", "--spec", str(wheel.resolve()), "tracemap", "--help"]
+        said = _check([sys.executable, "-m", "pipx", *words], folder, variables)
+    first = said.splitlines()[0]
+    assert first.startswith("Usage: tracemap"), said
+    return f"pipx run: {first}"
 
 
 def bare(folder: Path) -> Mapping[str, str]:
