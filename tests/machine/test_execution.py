@@ -20,8 +20,9 @@ from tracemap.capture.cache_simulation import find_valgrind
 from tracemap.core.errors import ToolMissing
 from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN
+from tracemap.machine.caches import Cache, Caches
 from tracemap.machine.code import Instruction, instructions_of, loops_of
-from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
+from tracemap.machine.estimate import Estimate, estimate
 from tracemap.machine.execution import ASSUMED, ASSUMED_TURNS, Execution, blocks_of, executed
 from tracemap.machine.images import Image, kernel_images, read_image
 from tracemap.machine.integers import (

@@ -435,7 +435,7 @@ def _memory_of(side: _Side) -> list[MemoryUse]:
 def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:
     """Bundle and runs of one side's arguments."""
     from tracemap.map.bundle import load
-    from tracemap.runs.readers.open_run import reader_of
+    from tracemap.runs.readers.formats import reader_of
 
     for path in paths:
         if format_of_file(path) not in (None, FileFormat.BUNDLE, FileFormat.FOLDER, FileFormat.RUN):

@@ -638,7 +638,11 @@ def attribution_request(
 ) -> Request:
     """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
     from tracemap.attribution.attribute import Request
-    from tracemap.commands.programs import constants_by_site
+
+    def numbers() -> Mapping[str, tuple[int, ...]]:
+        from tracemap.commands.programs import constants_by_site
+
+        return constants_by_site(bundle, opened)
 
     return Request(
         bundle.graph,
@@ -654,7 +658,7 @@ def attribution_request(
         peaks=details.peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=dict if bundle.is_native else partial(constants_by_site, bundle, opened),
+        numbers=dict if bundle.is_native else numbers,
     )
 
 

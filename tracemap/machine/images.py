@@ -172,7 +172,8 @@ def _size(elf: ELFFile) -> int:
 def _debug_information(elf: ELFFile) -> tuple[tuple[CodeFunction, ...], tuple[tuple[int, int], ...]]:
     if not elf.has_dwarf_info():
         return (), ()
-    dwarf = elf.get_dwarf_info()
+    # A linker has applied relocations already; only object files have any to apply. Searching for them takes long.
+    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=elf["e_type"] == "ET_REL")
     functions: dict[tuple[int, int], CodeFunction] = {}
     rows: dict[int, int] = {}
     for unit in dwarf.iter_CUs():

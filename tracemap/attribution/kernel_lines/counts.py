@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tracemap.attribution.kernel_lines.estimates import DEFAULT_CACHES
 from tracemap.attribution.kernel_lines.lines import (
     NO_METRIC,
     KernelSteps,
@@ -23,8 +22,8 @@ from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.weights import Weights
 from tracemap.core.units import UNKNOWN, split_by_largest_remainder
+from tracemap.machine.caches import DEFAULT_CACHES, LINE_BYTES
 from tracemap.machine.images import Image
-from tracemap.machine.memory_traffic import LINE_BYTES
 from tracemap.map.model import Kernel, Site, TraceGraph
 from tracemap.runs.model import CORE_CYCLES, INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
 

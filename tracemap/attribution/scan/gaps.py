@@ -80,11 +80,18 @@ def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: O
     pairs = _pairs(rows, active, ends, leaders)
     is_gap = pairs["end"] > pairs["begin"]
     pairs = {name: column[is_gap] for name, column in pairs.items()}
-    invocations = len(np.unique(rows["invocation"]))
+    invocations = _count_distinct(rows["invocation"])
     return Gaps(tuple(_gaps(rows, active, pairs, outliers)), _sums(active["target"][moves], added[moves]), invocations)
 
 
 _EARLIEST: Final = -(1 << 62)
+
+
+def _count_distinct(values: Column) -> int:
+    """The number of different values. `np.unique` alone would import masked arrays, as long as a short scan takes."""
+    import numpy as np
+
+    return int(np.count_nonzero(np.diff(np.sort(values)))) + bool(len(values))
 
 
 def _sums(keys: Column, values: Column) -> dict[int, int]:
@@ -192,8 +199,8 @@ def _threshold(lengths: Column, invocations: Column, *, noisy: bool) -> int:
 
     threshold = threshold_of_values(lengths, noisy=noisy)
     above = lengths > threshold
-    calls = len(np.unique(invocations))
-    recurs = len(lengths) > calls and 10 * len(np.unique(invocations[above])) >= 9 * calls
+    calls = _count_distinct(invocations)
+    recurs = len(lengths) > calls and 10 * _count_distinct(invocations[above]) >= 9 * calls
     if recurs and np.count_nonzero(above) >= FEWEST:  # such as the first trip of a loop: no noise
         return threshold_of_values(lengths[above], noisy=noisy)
     return threshold
