@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from tracemap.core.units import Integer
 from tracemap.machine.code import Instruction
 from tracemap.machine.values import widest
@@ -21,8 +23,7 @@ NO_LINE: Final = 0
 """No line; lines count from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineOp:
+class LineOp(msgspec.Struct, frozen=True):
     """The operation on a line.
 
     `around`: line of the enclosing operation, unknown for a top-level one; `takes`: lines of its operands.
@@ -34,8 +35,7 @@ class LineOp:
     takes: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpLines:
+class OpLines(msgspec.Struct, frozen=True):
     """The lines of a kernel's text that belong to ops, and the operations on all lines."""
 
     owned: frozenset[int] = frozenset()
@@ -118,8 +118,7 @@ _FOUR_OPERANDS: Final = re.compile(r"fn?m(?:add|sub)$|madd|msub")
 _END_OF_NAME: Final = re.compile(r"[ .\[{]")
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(msgspec.Struct, frozen=True):
     """Multiplication of an instruction: registers of the factors, and whether a factor is loaded from memory.
 
     `adds`: it also adds to the product.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-
 from tracemap.core.codec import Document, OtherVersion, decode_document, defaults_of, escape_surrogates
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.errors import (

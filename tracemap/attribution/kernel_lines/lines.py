@@ -9,6 +9,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import split_by_largest_remainder
@@ -50,8 +52,7 @@ Lines = Counter[int]
 """Costs, or weights, by line of kernel IR."""
 
 
-@dataclass(frozen=True)
-class KernelCode:
+class KernelCode(msgspec.Struct, frozen=True, dict=True):
     """The machine code of a kernel."""
 
     contracted: Contracted
@@ -220,8 +221,7 @@ class Spot(NamedTuple):
         return self.waits or self.pool != NO_POOL
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """The memory waits of a loop.
 
     `lines`: weights for splitting them over the lines of the ops that read; `found`: samples that found the loop

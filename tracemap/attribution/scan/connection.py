@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracemap.core.errors import RunInvalid, UsageInvalid
 from tracemap.core.process.limits import usable_processors
@@ -78,8 +80,7 @@ def _threads_for(runs: Sequence[Run], memory: int) -> int:
     return max(1, memory // (max(1, metrics) * _BYTES_OF_METRIC))
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """The connection, the runs whose files its queries read, and its memory limit."""
 
     connection: duckdb.DuckDBPyConnection

@@ -8,8 +8,9 @@ started), and host (nothing submitted). Gaps between the same two targets are su
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, TRANSFER
 from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
@@ -24,8 +25,7 @@ EDGE: Final = -9
 """The target before the first, and after the last activity of an invocation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
 
     `same_submission`: both are of one submission. `parts_ns`: allocation, launch, queue and host. `tail_ns` and
@@ -43,8 +43,7 @@ class Gap:
     outliers_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gaps:
+class Gaps(msgspec.Struct, frozen=True):
     """The gaps of a run, and the time of transfers by target.
 
     `invocations`: number of invocations that were read, a sample of those of a long run.
