@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from tracemap.attribution.model import (
@@ -51,8 +52,7 @@ STATIC_METRICS: Final = (LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """The compiled program: its map, and functions that read the called function's memory and the cost of building."""
 
     graph: TraceGraph

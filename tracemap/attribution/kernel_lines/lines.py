@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -246,14 +245,13 @@ class Waiting(msgspec.Struct, frozen=True):
         return samples * self.found // self.samples if self.samples else 0
 
 
-@dataclass(frozen=True)
-class KernelSteps:
+class KernelSteps(msgspec.Struct, frozen=True, dict=True):
     """The lines of a kernel, in its IR and in its machine code."""
 
     kernel: Kernel
     frames: KernelLines
     images: Callable[[], Sequence[Image]]
-    _loop_of: dict[int, int] = field(default_factory=dict)
+    _loop_of: dict[int, int] = msgspec.field(default_factory=dict)
 
     @cached_property
     def code(self) -> KernelCode:

@@ -80,7 +80,9 @@ def _reader_of(path: Path, dispatch: str) -> Reader | None:
     """The reader of a file; None for a table. See `open_run`."""
     reader = None
     if path.suffix == ".ireeprof" or not is_parquet(path):  # importing all readers takes longer than a small run
-        from tracemap.runs.readers.formats import read_hook_csv, read_iree_profile, reader_of
+        from tracemap.runs.readers.formats import reader_of
+        from tracemap.runs.readers.hook_csv import read_hook_csv
+        from tracemap.runs.readers.iree_profile import read_iree_profile
 
         reader = read_iree_profile if path.suffix == ".ireeprof" else reader_of(path)
         if reader is read_hook_csv:
