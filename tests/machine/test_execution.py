@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.built_kernels import built as built_model
 from tests.built_kernels import steps_of
@@ -190,7 +190,7 @@ def runs_of(code: Sequence[Instruction], workgroups: Sequence[int]) -> dict[int,
 
 def replace_cost(each: Instruction) -> Instruction:
     """An instruction that takes a cycle."""
-    return replace(each, hundredths=100)
+    return structs.replace(each, hundredths=100)
 
 
 def simulated(bundle: Bundle, flags: Path, folder: Path) -> tuple[list[Image], Counter[int]]:

@@ -441,7 +441,7 @@ class BundleAttribution:
             occurrences = self.costed.occurrences_in_scope(what)
         except QueryInvalid:
             occurrences = self.costed.occurrences(what, self.bundle.source_text)
-        return replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
+        return structs.replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
 
     @property
     def metric(self) -> str:

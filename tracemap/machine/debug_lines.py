@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from tracemap.core.units import Integer
 from tracemap.machine.code import Instruction
@@ -193,7 +194,7 @@ def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) ->
     in_registers = [instruction for instruction, product in fused if not instruction.values.loads]
     with_factor = [instruction for instruction, product in fused if product.loads_factor]
     return Contracted(
-        [replace(instruction, line=_line(instruction, products, lines)) for instruction in instructions],
+        [structs.replace(instruction, line=_line(instruction, products, lines)) for instruction in instructions],
         op_lines,
         {instruction.address: (product.factors, lines[instruction.line]) for instruction, product in fused},
         {instruction.address: lines[instruction.line] for instruction in (*in_registers[1::2], *with_factor)},
@@ -268,7 +269,7 @@ def assign_missing_lines(code: Contracted) -> Contracted:
     if not line_of:
         return code
     moved = [
-        replace(instruction, line=line_of.get(instruction.address, instruction.line))
+        structs.replace(instruction, line=line_of.get(instruction.address, instruction.line))
         for instruction in code.instructions
     ]
     return replace(code, instructions=moved)

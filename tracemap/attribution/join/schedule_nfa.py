@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Final, Generic, TypeVar
@@ -340,7 +340,7 @@ class Automaton:
         copies = {}
         for state in sorted(first):
             copies[state] = len(self.states)
-            self.states.append(replace(self.states[state], begins=True))
+            self.states.append(structs.replace(self.states[state], begins=True))
             self.following.append(self.following[state])
         self.first = frozenset(copies.values())
         self.last = ending | {copy for state, copy in copies.items() if state in ending}
@@ -493,7 +493,7 @@ def identify_launches(graph: TraceGraph, kernels: Sequence[str], *, from_start: 
         return order
     rest = iter(order.numbers)
     numbers = [next(rest) if kernel in own else len(order.kinds) for kernel in kernels]
-    return replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
+    return structs.replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
 
 
 def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> LaunchOrder | None:
@@ -506,7 +506,7 @@ def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str])
     filtered = _fit(restricted, kernels, whole=True)
     if part is None:
         order = filtered or _fit(restricted, kernels, whole=False)
-        return None if order is None else replace(order, filtered=True)
+        return None if order is None else structs.replace(order, filtered=True)
     return part if filtered is None else _either(part, filtered)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import structs
 
 from tracemap.attribution.kernel_lines.lines import (
     NO_METRIC,
@@ -121,7 +123,7 @@ class StepCounts:
         waits = [self._memory_time(row, exceeds_cache=steps.kernel.name in self._exceeding_cache) for row in rows]
         excess = max(0, sum(waits) - sum(core))
         stalls = split_by_largest_remainder(excess, waits) if excess else [0] * len(rows)
-        return [replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
+        return [structs.replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
 
     def _memory_time(self, row: StepRow, *, exceeds_cache: bool) -> int:
         """Time to fetch the missed cache lines; `exceeds_cache`: the kernel's arrays exceed the last-level cache.
