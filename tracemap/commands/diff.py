@@ -44,7 +44,8 @@ from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
 from tracemap.options.kernels import SwapOptions
 from tracemap.options.measure import RunOptions, call_of
-from tracemap.options.results import DiffOptions, Rule
+from tracemap.options.reports import DiffOptions
+from tracemap.options.results import Rule
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from tracemap.map.bundle_documents import StoredEstimates
     from tracemap.map.model import Kernel, OpId, TraceGraph
     from tracemap.options.compile import RemarksOptions
-    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
+    from tracemap.options.reports import DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
+    from tracemap.options.results import AttributeOptions
     from tracemap.options.store import StoreAddOptions
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.runs.model import Peaks, Run, RunHeader
