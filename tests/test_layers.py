@@ -63,7 +63,7 @@ ONLY_SOME_RUNS = {
     *("tracemap.machine.estimate", "tracemap.machine.dataflow", "tracemap.runs.readers.formats"),
     *("tracemap.commands.programs", "tracemap.options.measure", "tracemap.capture"),
 }
-"""What `attribute` of a Parquet run of tracemap must not import."""
+"""Packages that `attribute` of a Parquet run of tracemap must not import."""
 
 
 def modules() -> list[Path]:

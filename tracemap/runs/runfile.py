@@ -163,7 +163,7 @@ def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, fo
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file starts like Parquet.
+    """Recognize Parquet by the first bytes of a file.
 
     Raises:
         RunInvalid: there is no such file.
