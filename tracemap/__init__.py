@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from tracemap.options.compile import BuildOptions, LowerOptions, RemarksOptions
     from tracemap.options.kernels import BenchOptions, NumericsOptions, SwapOptions, SweepOptions, TuneOptions
     from tracemap.options.measure import BenchmarkOptions, ProfileOptions, RecordOptions, RunOptions
-    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
+    from tracemap.options.reports import DiffOptions, ExportOptions, ReportOptions
+    from tracemap.options.results import AttributeOptions
     from tracemap.options.store import (
         StoreAddOptions,
         StoreCompareOptions,
@@ -505,7 +506,7 @@ def diff(
     """
     from tracemap.commands.diff import diff as diff_paths
     from tracemap.options.option import merge_options
-    from tracemap.options.results import DiffOptions
+    from tracemap.options.reports import DiffOptions
     from tracemap.results.comparison import Comparison
 
     before, after = _paths(a), _paths(b)
@@ -542,7 +543,7 @@ def export(
     """
     from tracemap.commands.report import export as export_runs
     from tracemap.options.option import merge_options
-    from tracemap.options.results import ExportOptions
+    from tracemap.options.reports import ExportOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
 
@@ -713,7 +714,7 @@ def report(
     """
     from tracemap.commands.report import report as report_bundle
     from tracemap.options.option import merge_options
-    from tracemap.options.results import ReportOptions
+    from tracemap.options.reports import ReportOptions
 
     asked = merge_options(ReportOptions, options, changes, output=output)
     return report_bundle(_opened(bundle), None if runs is None else _paths(runs), asked)

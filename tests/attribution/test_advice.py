@@ -464,7 +464,7 @@ def test_work_that_a_loop_does_not_change(holding: Holding, function: str, gain:
     bundle = holding(function)
     sites = [site for site in bundle.graph.sites if site.function == function]
     result = found(bundle, function, *[2 * MS] * len(sites))
-    rows = tuple(replace(site, calls=8 * CALLS) if site.calls else site for site in result.sites)
+    rows = tuple(structs.replace(site, calls=8 * CALLS) if site.calls else site for site in result.sites)
     advised = with_advice(BundleAttribution(bundle, replace(result, sites=rows))).attribution.advice
     repeated = [advice for advice in advised if advice.rule is AdviceRule.REPEATED_WORK]
     assert len(repeated) == (gain > 0)
@@ -520,7 +520,8 @@ def test_few_workgroups_leave_workers_idle(
     """With many workgroups, other programs made the worker wait. Three take two rounds on two workers."""
     result = found(bundle, "product", 4 * MS, workers=workers)
     sites = tuple(
-        replace(site, tiles=tiles * CALLS, imbalance_percent=percent) if site.calls else site for site in result.sites
+        structs.replace(site, tiles=tiles * CALLS, imbalance_percent=percent) if site.calls else site
+        for site in result.sites
     )
     advised = with_advice(BundleAttribution(bundle, replace(result, sites=sites))).attribution.advice
     assert [advice.rule for advice in advised] == [AdviceRule.IMBALANCE] * is_named
@@ -643,7 +644,7 @@ def test_inner_loop_is_unrolled_at_most_by_its_own_trips() -> None:
     loops = [Overhead(OverheadPlace.LOOP, (op,), gaps, time) for op, gaps, time in ((inner, 12, 500), (outer, 3, 20))]
     trips = {"site0": 4, "site1": 12}
     result = divided(520, 200)
-    sites_run = tuple(replace(site, calls=trips.get(site.site, site.calls)) for site in result.sites)
+    sites_run = tuple(structs.replace(site, calls=trips.get(site.site, site.calls)) for site in result.sites)
     rest = Overhead(OverheadPlace.CALL, (), 2, host_ns=200)
     result = replace(result, overhead=(*loops, rest), sites=sites_run)
     (advice,) = advise(Evidence(map_, result, Path("m.tracemap")))

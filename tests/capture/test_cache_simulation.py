@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.commands.test_record import alive, children_of, waited_for
 from tests.conftest import Built
@@ -593,7 +594,7 @@ def test_what_a_gather_reads_is_taken_from_the_instruction_behind() -> None:
     names = ("vgatherdps", "vmaskmovps", "nop", "vmaskmovps", "nop", "jne")
     code = [
         Instruction(4 * place, 4, name, "", 1, (16,) * (name == "jne"), True, 0,
-                    replace(NO_VALUES, stores=name == "vmaskmovps", loads=name == "vgatherdps"))
+                    structs.replace(NO_VALUES, stores=name == "vmaskmovps", loads=name == "vgatherdps"))
         for place, name in enumerate(names)
     ]  # fmt: skip
 

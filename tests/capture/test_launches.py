@@ -28,7 +28,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.runs.ireeprof import records
 from tracemap.runs.ireeprof.profile import Profile, join_profiles
 from tracemap.runs.model import UNKNOWN_NOISE
-from tracemap.runs.readers.open_run import load_profile
+from tracemap.runs.readers.iree_profile import load_profile
 from tracemap.runs.runfile import read_run
 from tracemap.runs.sql import open_database
 from tracemap.runs.statistics import Median

@@ -64,7 +64,7 @@ from tracemap.kernels.model import (
     Verification,
 )
 from tracemap.map.model import OpId
-from tracemap.options.results import DiffOptions
+from tracemap.options.reports import DiffOptions
 from tracemap.reports.terminal.diff import print_diff
 from tracemap.reports.terminal.kernels import print_bench, print_swap, print_tune
 from tracemap.reports.terminal.store import print_comparison, print_trends

@@ -24,7 +24,7 @@ from tests.support import Corpus
 from tracemap.commands.report import report
 from tracemap.core.process.forked import LockFreeThread, end_all, fork_work, in_child_process
 from tracemap.map.bundle import load
-from tracemap.options.results import ReportOptions
+from tracemap.options.reports import ReportOptions
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.page import render
 from tracemap.reports.page.model import PageRows

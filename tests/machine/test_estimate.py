@@ -14,8 +14,9 @@ from tracemap.attribution.kernel_lines.lines import KernelSteps
 from tracemap.attribution.model import Basis, Disagreement
 from tracemap.attribution.weights import Weights
 from tracemap.core.units import UNKNOWN
+from tracemap.machine.caches import Cache
 from tracemap.machine.dataflow import chains_of
-from tracemap.machine.estimate import Cache, Estimate, estimate
+from tracemap.machine.estimate import Estimate, estimate
 from tracemap.machine.execution import Access
 from tracemap.machine.integers import Value
 from tracemap.machine.memory_traffic import Stream, Turns, streams_of, traffic_of

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.built_kernels import built as built_model
 from tests.built_kernels import steps_of
@@ -20,8 +20,9 @@ from tracemap.capture.cache_simulation import find_valgrind
 from tracemap.core.errors import ToolMissing
 from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN
+from tracemap.machine.caches import Cache, Caches
 from tracemap.machine.code import Instruction, instructions_of, loops_of
-from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
+from tracemap.machine.estimate import Estimate, estimate
 from tracemap.machine.execution import ASSUMED, ASSUMED_TURNS, Execution, blocks_of, executed
 from tracemap.machine.images import Image, kernel_images, read_image
 from tracemap.machine.integers import (
@@ -189,7 +190,7 @@ def runs_of(code: Sequence[Instruction], workgroups: Sequence[int]) -> dict[int,
 
 def replace_cost(each: Instruction) -> Instruction:
     """An instruction that takes a cycle."""
-    return replace(each, hundredths=100)
+    return structs.replace(each, hundredths=100)
 
 
 def simulated(bundle: Bundle, flags: Path, folder: Path) -> tuple[list[Image], Counter[int]]:

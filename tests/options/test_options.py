@@ -19,7 +19,8 @@ from tracemap.map.model import OpId
 from tracemap.options.compile import AuditOptions, BuildOptions, LowerOptions
 from tracemap.options.measure import RecordOptions, StatsOptions
 from tracemap.options.option import DeclaredOption, Options, declared_options, merge_options
-from tracemap.options.results import AttributeOptions, ExportOptions, Rule
+from tracemap.options.reports import ExportOptions
+from tracemap.options.results import AttributeOptions, Rule
 
 pytestmark = pytest.mark.quick
 

@@ -29,7 +29,7 @@ from tracemap.commands.record import record_repeatedly
 from tracemap.compare.model import Comparison, Finding
 from tracemap.map.bundle import load
 from tracemap.options.measure import RecordOptions
-from tracemap.options.results import DiffOptions
+from tracemap.options.reports import DiffOptions
 
 ITERATIONS: Final = 30
 PAIRS: Final = 5

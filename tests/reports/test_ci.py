@@ -23,7 +23,7 @@ from tracemap.compare.model import Amount, MemoryDifference, OpMemory
 from tracemap.kernels.model import Culprit
 from tracemap.map.bundle import load
 from tracemap.map.model import OpId
-from tracemap.options.results import CheckOptions
+from tracemap.options.reports import CheckOptions
 from tracemap.reports.ci import Problem, compiler_lines, github_annotations, junit, markdown, problems_of, sarif
 
 HOSTILE = Problem("op-slower", "error", "a%b\n::error::x |<script>\x1b[0m `c`", "dir a/b:c,d.py", 3, 7)

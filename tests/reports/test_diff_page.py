@@ -20,7 +20,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import TargetExists
 from tracemap.core.units import UNKNOWN, Text
 from tracemap.map.bundle import load
-from tracemap.options.results import DiffOptions
+from tracemap.options.reports import DiffOptions
 from tracemap.reports.diff.render import render_diff_page
 from tracemap.reports.diff.rows import GAP, MOST_COMPARED, DiffPage, DiffSetting, aligned, differences
 

@@ -35,7 +35,7 @@ from tests.support import ROOT, check_cli
 from tracemap.attribution.model import Attribution, BalanceError, UnattributedReason
 from tracemap.core.errors import TargetExists, ToolMissing, UsageInvalid
 from tracemap.core.files import has_mark
-from tracemap.options.results import Format
+from tracemap.options.reports import Format
 from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.exports import pprof as pprof_format
 from tracemap.reports.exports.callgrind import callgrind, event_names

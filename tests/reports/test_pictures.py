@@ -79,7 +79,7 @@ def with_outliers(costs: Attribution, outliers: int) -> Attribution:
     ]
     row = UnattributedRow(UnattributedReason.OUTLIERS, 1, {metric.name: outliers for metric in metrics})
     sites = [
-        replace(
+        structs.replace(
             result,
             metrics={name: structs.replace(cost, outliers=outliers) for name, cost in result.metrics.items()},
         )

@@ -29,7 +29,8 @@ from tracemap.runs.ireeprof.calls import KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import whole_records
 from tracemap.runs.model import UNKNOWN_HEADER, Clock
-from tracemap.runs.readers.open_run import load_profile, open_run
+from tracemap.runs.readers.iree_profile import load_profile
+from tracemap.runs.readers.open_run import open_run
 from tracemap.runs.runfile import write_run
 from tracemap.runs.sql import available_memory, open_database
 

@@ -9,7 +9,7 @@ import pytest
 from tests.commands.test_errors import refused
 from tests.support import SAMPLES
 from tracemap.core.errors import RunInvalid
-from tracemap.runs.readers.open_run import reader_of
+from tracemap.runs.readers.formats import reader_of
 
 _MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 _IS_MODEL = r": is a model, not a run; build it first: tracemap build .*, then record its bundle$"

@@ -32,7 +32,7 @@ from tracemap.runs.model import (
     RunHeader,
     parse_header,
 )
-from tracemap.runs.readers.open_run import reader_of
+from tracemap.runs.readers.formats import reader_of
 from tracemap.runs.runfile import header_path, read_run, write_run
 
 HOSTILE = "a\"b'; DROP TABLE x; -- é\n,"

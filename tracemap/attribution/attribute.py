@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
 from tracemap.attribution.diagnostics import (
@@ -168,8 +169,7 @@ class Request:
     numbers: Callable[[], Numbers] = dict
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAttribution:
+class OpenAttribution(msgspec.Struct, frozen=True):
     """An attribution with its inputs: totals per place, and the events while the connection is open.
 
     `tables` has the events as the table `resolved` (`scan.rows`).

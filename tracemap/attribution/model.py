@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.core.codec import Count, Record
 from tracemap.core.diagnostics import Diagnostic
@@ -205,8 +207,7 @@ def slowness_key(call: SlowCall) -> tuple[int, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceResult:
+class PlaceResult(msgspec.Struct, frozen=True, kw_only=True):
     """A dispatch site or transfer: number of calls, cost by metric name, and the shares of its ops.
 
     `split_evenly`: the events may belong to several places, because they name only a kernel with several sites, or
@@ -226,8 +227,7 @@ class PlaceResult:
     slowest: tuple[SlowCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteResult(PlaceResult):
+class SiteResult(PlaceResult, frozen=True, kw_only=True):
     """A dispatch site, with its cost split over the ops in it by the rule.
 
     `assumed_sizes`: the ops' costs depend on dynamic sizes, and were estimated as if each were 128; `equal_members`:
@@ -238,12 +238,11 @@ class SiteResult(PlaceResult):
     assumed_sizes: bool
     equal_members: bool
     errors: Errors = UNKNOWN_ERRORS
-    nobody: Mapping[str, int] = field(default_factory=dict)
+    nobody: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The cost of kernel code that belongs to no op, by metric."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelResult:
+class KernelResult(msgspec.Struct, frozen=True):
     """Measurements inside a kernel: sums of the metrics of `step` rows, by metric name.
 
     `lines`: over all sites of the kernel, by line of kernel IR (0: code without a line); `addresses`: by address in
@@ -253,18 +252,16 @@ class KernelResult:
     kernel: str
     lines: Mapping[int, Mapping[str, int]]
     addresses: Mapping[int, Mapping[str, int]]
-    sites: Mapping[str, Mapping[int, Mapping[str, int]]] = field(default_factory=dict)
+    sites: Mapping[str, Mapping[int, Mapping[str, int]]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferResult(PlaceResult):
+class TransferResult(PlaceResult, frozen=True, kw_only=True):
     """A copy, fill or update outside kernels that ran; its ops have equal shares."""
 
     transfer: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnattributedRow:
+class UnattributedRow(msgspec.Struct, frozen=True):
     """An unattributed cost: reason, number of events (unknown in the same cases as `calls`), cost by metric name."""
 
     reason: UnattributedReason
@@ -401,8 +398,7 @@ class BalanceError(AssertionError):
     """Attributed and unattributed cost do not add up to the measured cost: a defect of tracemap, never of its input."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(msgspec.Struct, frozen=True, eq=False):
     """Costs of ops in each single invocation, for time metrics.
 
     `values`: costs of event targets by metric and target, in the order of invocations; `weights`: the op's fraction
@@ -428,8 +424,7 @@ class Series:
 NO_SERIES: Final = Series({}, {})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TimedWork:
+class TimedWork(msgspec.Struct, frozen=True, eq=False):
     """When work ran in a sample of whole invocations: events in groups that ran concurrently, groups in stages.
 
     A *group* is a set of dispatches or transfers without a barrier between them, or that overlap in time. A *stage* is

@@ -22,7 +22,9 @@ def with_errors(attribution: Attribution, errors_by_site: Mapping[str, Errors]) 
     return replace(
         attribution,
         ops=tuple(structs.replace(op, errors=largest_errors(by_op[op.op])) for op in attribution.ops),
-        sites=tuple(replace(site, errors=errors_by_site.get(site.site, UNKNOWN_ERRORS)) for site in attribution.sites),
+        sites=tuple(
+            structs.replace(site, errors=errors_by_site.get(site.site, UNKNOWN_ERRORS)) for site in attribution.sites
+        ),
     )
 
 

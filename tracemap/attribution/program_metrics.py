@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from tracemap.attribution.model import (
@@ -51,8 +52,7 @@ STATIC_METRICS: Final = (LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 PROGRAM_METRICS: Final = (BYTES_READ, BYTES_WRITTEN, BYTES_MOVED, LIVE_BYTES, COMPILE_TIME, MODULE_BYTES)
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """The compiled program: its map, and functions that read the called function's memory and the cost of building."""
 
     graph: TraceGraph
@@ -278,7 +278,7 @@ _Place = TypeVar("_Place", SiteResult, TransferResult)
 
 
 def _replaced(result: _Place, fields: Mapping[str, object]) -> _Place:
-    return replace(result, **fields)  # type: ignore[arg-type]  # mypy does not know the types of these fields
+    return structs.replace(result, **fields)
 
 
 def _share(share: MemberShare, name: str, own: Mapping[OpId, int]) -> MemberShare:
@@ -292,7 +292,7 @@ def _cost(attributed: int, inclusive: int) -> OpCost:
 def _rows(attribution: Attribution, amounts: _Amounts) -> Iterator[UnattributedRow]:
     reasons = [row.reason for row in attribution.unattributed]
     for row in attribution.unattributed:
-        yield replace(row, metrics={**row.metrics, amounts.name: amounts.unattributed.get(row.reason, 0)})
+        yield structs.replace(row, metrics={**row.metrics, amounts.name: amounts.unattributed.get(row.reason, 0)})
     zeros = {metric.name: 0 for metric in attribution.metrics}
     for reason, amount in amounts.unattributed.items():
         if amount and reason not in reasons:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import msgspec
 from msgspec import structs
 
 from tracemap.attribution.kernel_lines.counts import StepCounts
@@ -61,8 +62,7 @@ class PlaceTotal:
     split_evenly: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """Totals by place; places without events or samples have none."""
 
     scan: Scan
@@ -248,8 +248,7 @@ _Part = tuple[PlaceResult, MemberShare]
 """The share of an op in a dispatch site or transfer."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitInput:
+class SplitInput(msgspec.Struct, frozen=True):
     """The rule and the data by which costs are split.
 
     `workers`: number of workers that share a dispatch; `metrics`: names of all metrics; `per_call`: percentiles by set

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import assert_never
+
+import msgspec
 
 from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.map.model import Site
@@ -18,8 +19,7 @@ _Z = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(msgspec.Struct, frozen=True):
     """Weights of the ops in a dispatch site, in the order of `Site.members`, then the weight of the unattributed part.
 
     `seen`: the number of samples or counts that the weights come from; `sampled`: they come from samples, which are

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import structs
 
 from tracemap.attribution.join.schedule_nfa import meanings_of
@@ -169,8 +170,7 @@ def overhead_ns(attribution: Attribution) -> float:
 # same loop nest may overlap: then a faster op saves nothing while another one still takes as long.
 
 
-@dataclass(frozen=True, slots=True)
-class _Ratios:
+class _Ratios(msgspec.Struct, frozen=True):
     """The time of each target after a change over that before it: with the largest gain, the likely one, the least."""
 
     least: Array
@@ -297,8 +297,7 @@ def _roofline_factor(
 # ---- the model of an invocation
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     """Savings in ns, of stages or in all: at least, likely, at most."""
 
     least: Any
@@ -306,8 +305,7 @@ class _Range:
     most: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
+class _Groups(msgspec.Struct, frozen=True):
     """Groups of the timed work with all their events, for a model of their times."""
 
     timed: TimedWork
@@ -410,8 +408,7 @@ _MANY_TILES: Final = 2
 """Workgroups per worker from which on a dispatch is spread evenly."""
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupTimes:
+class _GroupTimes(msgspec.Struct, frozen=True):
     """The time of groups: at least, if workers take the next work as they get free, and if nothing overlaps."""
 
     least: Array

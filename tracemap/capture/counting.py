@@ -25,7 +25,7 @@ from tracemap.runs.events import EventTable
 from tracemap.runs.hook.calls import load_calls
 from tracemap.runs.hook.recording import HookRecording, read_recording
 from tracemap.runs.model import DeviceTime
-from tracemap.runs.readers.open_run import load_profile
+from tracemap.runs.readers.iree_profile import load_profile
 from tracemap.runs.sql import first_integer, quoted
 from tracemap.runs.statistics import median_of
 

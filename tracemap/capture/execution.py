@@ -37,7 +37,7 @@ from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.hook.samples import read_stops
 from tracemap.runs.ireeprof.calls import KnownCalls
 from tracemap.runs.ireeprof.profile import GrowingProfile, Profile, empty_profile
-from tracemap.runs.readers.open_run import load_profile
+from tracemap.runs.readers.iree_profile import load_profile
 
 if TYPE_CHECKING:
     import duckdb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -147,6 +148,8 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
       tracemap attribute profile.ireeprof --map model.tracemap --format json
       tracemap attribute run.csv --metric live_bytes_at_peak,bytes_read,cpu_ns
     """
+    # Attribution multiplies no matrices. numpy's BLAS would start a thread per core when it is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     runs = tuple(runs_of_bundles(runs, print_message))
     with show_phases("attribute") as progress:
         attributed = attribute(runs, None, options, progress)

@@ -669,7 +669,7 @@ def _level(words: Sequence[str]) -> int:
 
 def _compare(before: Sequence[Path], after: Sequence[Path]) -> Comparison:
     from tracemap.commands.diff import diff
-    from tracemap.options.results import DiffOptions
+    from tracemap.options.reports import DiffOptions
 
     return diff(before, after, DiffOptions())
 

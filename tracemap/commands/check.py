@@ -20,7 +20,7 @@ from tracemap.core.errors import TargetUnwritable
 from tracemap.core.files import write_text
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import Unknown
-from tracemap.options.results import CheckOptions, DiffOptions
+from tracemap.options.reports import CheckOptions, DiffOptions
 
 if TYPE_CHECKING:
     from tracemap.compare.model import Comparison

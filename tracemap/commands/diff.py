@@ -44,7 +44,8 @@ from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
 from tracemap.options.kernels import SwapOptions
 from tracemap.options.measure import RunOptions, call_of
-from tracemap.options.results import DiffOptions, Rule
+from tracemap.options.reports import DiffOptions
+from tracemap.options.results import Rule
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
@@ -435,7 +436,7 @@ def _memory_of(side: _Side) -> list[MemoryUse]:
 def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:
     """Bundle and runs of one side's arguments."""
     from tracemap.map.bundle import load
-    from tracemap.runs.readers.open_run import reader_of
+    from tracemap.runs.readers.formats import reader_of
 
     for path in paths:
         if format_of_file(path) not in (None, FileFormat.BUNDLE, FileFormat.FOLDER, FileFormat.RUN):

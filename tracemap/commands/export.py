@@ -10,7 +10,7 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import runs_of_bundles
 from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.files import is_standard
-from tracemap.options.results import ExportOptions
+from tracemap.options.reports import ExportOptions
 
 
 @options_command("export", ExportOptions)

@@ -19,7 +19,8 @@ from tracemap.commands.framework import options_command
 from tracemap.commands.workspace import BundleSearch, DocumentCosts, OpenDocument
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
-from tracemap.options.results import AttributeOptions, LspOptions
+from tracemap.options.reports import LspOptions
+from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
     from lsprotocol import types

@@ -8,7 +8,7 @@ import click
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.core.errors import ToolMissing
-from tracemap.options.results import McpOptions
+from tracemap.options.reports import McpOptions
 
 
 @options_command("mcp", McpOptions)

@@ -32,7 +32,7 @@ from tracemap.core.files import FileFormat, format_of_file
 from tracemap.core.process.children import end, start
 from tracemap.core.sanitize import without_controls
 from tracemap.map.bundle import RUNS_FOLDER, is_bundle
-from tracemap.options.results import McpOptions
+from tracemap.options.reports import McpOptions
 from tracemap.reports.brief import brief_json, fitted
 
 DESCRIPTION_BYTES: Final = 6144

@@ -32,7 +32,7 @@ from tracemap.core.files import atomic_file, is_standard, is_stream, write_text
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import suggest_names
 from tracemap.options.option import declared_options
-from tracemap.options.results import ExportOptions, Format, ReportOptions
+from tracemap.options.reports import ExportOptions, Format, ReportOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.timeline import TimedEvent

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from tracemap.map.bundle_documents import StoredEstimates
     from tracemap.map.model import Kernel, OpId, TraceGraph
     from tracemap.options.compile import RemarksOptions
-    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
+    from tracemap.options.reports import DiffOptions, ExportOptions, ReportOptions, WhatIfOptions
+    from tracemap.options.results import AttributeOptions
     from tracemap.options.store import StoreAddOptions
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.runs.model import Peaks, Run, RunHeader
@@ -441,7 +442,7 @@ class BundleAttribution:
             occurrences = self.costed.occurrences_in_scope(what)
         except QueryInvalid:
             occurrences = self.costed.occurrences(what, self.bundle.source_text)
-        return replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
+        return structs.replace(self.costed, only=frozenset(occurrence.place for occurrence in occurrences))
 
     @property
     def metric(self) -> str:
@@ -638,7 +639,11 @@ def attribution_request(
 ) -> Request:
     """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
     from tracemap.attribution.attribute import Request
-    from tracemap.commands.programs import constants_by_site
+
+    def numbers() -> Mapping[str, tuple[int, ...]]:
+        from tracemap.commands.programs import constants_by_site
+
+        return constants_by_site(bundle, opened)
 
     return Request(
         bundle.graph,
@@ -654,7 +659,7 @@ def attribution_request(
         peaks=details.peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=dict if bundle.is_native else partial(constants_by_site, bundle, opened),
+        numbers=dict if bundle.is_native else numbers,
     )
 
 

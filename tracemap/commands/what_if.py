@@ -16,7 +16,7 @@ from tracemap.commands.streams import print_message, show_in_format, show_phases
 from tracemap.core.errors import QueryInvalid, UsageInvalid
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names, plural
-from tracemap.options.results import ALL_OVERHEAD, WhatIfOptions
+from tracemap.options.reports import ALL_OVERHEAD, WhatIfOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.what_if import ProgramGains

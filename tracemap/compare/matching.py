@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
+
+from msgspec import structs
 
 from tracemap.compare.model import Match, MatchKind
 from tracemap.compare.neighbourhoods import (
@@ -107,7 +108,7 @@ def _key(location: Location, file: str) -> Hashable:
     if not isinstance(location, FileRange):
         return location
     name = file if location.file == OWN_TEXT else location.file
-    return replace(location, file=PurePath(name).name) if name else None
+    return structs.replace(location, file=PurePath(name).name) if name else None
 
 
 def _parts(location: Location) -> Iterator[Location]:
@@ -230,7 +231,7 @@ def _with_numbered_arguments(before: Flow, after: Flow) -> tuple[Flow, Flow]:
             if node.is_argument:
                 number = next(numbers)
                 own = _ARGUMENTS + number
-                yield replace(node, loose=own, exact=own if same[number] else node.exact)
+                yield structs.replace(node, loose=own, exact=own if same[number] else node.exact)
             else:
                 yield node
 

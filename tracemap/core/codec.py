@@ -13,7 +13,6 @@ import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec.structs import fields
 
 from tracemap.core.sanitize import json_without_controls
 from tracemap.core.units import MAX_INTEGER
@@ -96,7 +95,8 @@ def decode_document(data: bytes, kind: type[_D]) -> _D:
         OtherVersion: the document has another version.
         ValueError: the document is damaged, or of another kind.
     """
-    expected = _Stamp(**{field.name: field.default for field in fields(kind) if field.name in _Stamp.__struct_fields__})
+    stamps = defaults_of(kind)
+    expected = _Stamp(**{name: stamps[name] for name in _Stamp.__struct_fields__})
     # Output of `encode` begins with the stamp, so that a large document need not be decoded twice.
     if not data.startswith(encode(expected)[:-1]):
         stamp = decode(data, _Stamp)
@@ -105,6 +105,13 @@ def decode_document(data: bytes, kind: type[_D]) -> _D:
         if stamp.schema_version != expected.schema_version:
             raise OtherVersion(stamp.schema_version)
     return decode(data, kind)
+
+
+def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The default of each field that has one. Unlike `msgspec.structs.fields`, it evaluates no annotations."""
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    pairs = zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    return {name: default for name, default in pairs if default is not msgspec.NODEFAULT}
 
 
 def record_from(kind: type[_R], source: object, **overrides: object) -> _R:

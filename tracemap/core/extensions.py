@@ -72,8 +72,11 @@ class Extension:
 @cache
 def extensions(group: str) -> tuple[Extension, ...]:
     """All extensions of a group, by name and package."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import distributions, entry_points
 
+    # Most machines have none. Parsing the entry points of all packages takes twice as long as searching their texts.
+    if not any(group in (package.read_text("entry_points.txt") or "") for package in distributions()):
+        return ()
     found = [Extension(entry.name, _package_of(entry), entry) for entry in entry_points(group=group)]
     return tuple(sorted(found, key=lambda extension: (extension.name, extension.package)))
 

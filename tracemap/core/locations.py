@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
+
+import msgspec
 
 from tracemap.core.errors import LocationInvalid, start_of
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownLocation:
+class UnknownLocation(msgspec.Struct, frozen=True):
     """`unknown`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(msgspec.Struct, frozen=True):
     """`"file":line:column`, optionally `to end_line:end_column`; 1-based, 0 if the frontend gives none."""
 
     file: str
@@ -32,24 +31,21 @@ class FileRange:
     end_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """`"name"` or `"name"(child)`."""
 
     name: str
     child: Location
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(msgspec.Struct, frozen=True):
     """`callsite(callee at caller)`."""
 
     callee: Location
     caller: Location
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
+class Fused(msgspec.Struct, frozen=True):
     """`fused[…]` or `fused<metadata>[…]`; the metadata is kept as text."""
 
     locations: tuple[Location, ...]
@@ -227,8 +223,7 @@ def _shown(token: str) -> str:
     return repr(start_of(token, 40))
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFrame:
+class CodeFrame(msgspec.Struct, frozen=True):
     """A position in the program above the MLIR: a file range and the enclosing function ("": unknown)."""
 
     place: FileRange

@@ -6,7 +6,6 @@ All measured values are integers in the unit that their name carries (`duration_
 
 from __future__ import annotations
 
-import difflib
 import enum
 import math
 import re
@@ -350,7 +349,9 @@ def suggest_names(what: str, names: Iterable[str], most: int = 3) -> str:
     ('; did you mean step?', '')
     """
     plain = what[:_MOST_COMPARED].casefold()
-    matcher = difflib.SequenceMatcher(b=plain)
+    from difflib import SequenceMatcher
+
+    matcher = SequenceMatcher(b=plain)
     near: list[tuple[float, str]] = []
     for name in dict.fromkeys(name for name in names if name):
         other = name[:_MOST_COMPARED].casefold()

@@ -6,9 +6,10 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from tracemap.machine.decoding import decoded
 from tracemap.machine.images import CodeFunction, Image
@@ -157,8 +158,7 @@ WINDOW: Final = 512
 """Instructions in flight in a core: reorder buffers of current server cores hold 350 to 512."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True):
     """An instruction: address in the image, size in bytes, text, and debug line (0: none).
 
     `targets`: jump targets within the function; `falls_through`: whether the next instruction may follow;
@@ -176,8 +176,7 @@ class Instruction:
     values: DataFlow
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLoop:
+class CodeLoop(msgspec.Struct, frozen=True):
     """A loop: its parent (`OUTSIDE`: none), the address of its header, and its code.
 
     `ranges`: address ranges (low, high exclusive), nested loops included; `lines`: number of instructions per line,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Integer
@@ -37,8 +38,7 @@ _BRANCHES = ("call", "j", "b")
 """Prefixes of branch mnemonics. A function's last call is often a jump."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLocations:
+class CodeLocations(msgspec.Struct, frozen=True):
     """Code at given addresses. Shapes: (n,) each.
 
     `numbers`: indexes in `functions`, -1 for none; `lines`: lines of the kernel's text, `NO_LINE` if there is none or
@@ -230,8 +230,7 @@ def kernel_codes(module: Path) -> dict[str, tuple[str, ...]]:
 # kernels, and a page shows many.
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """Numbers of instructions and of natural loops, nested loops included.
 
     `vector_bits`: width of the widest registers used for vector arithmetic, 0 if there is none; unknown if the
@@ -256,8 +255,7 @@ def figures_of(image: Image, function: CodeFunction) -> Figures:
     return Figures(len(code), len(loops_of(code)), kind.vector_bits(texts), kind.spills(texts))
 
 
-@dataclass(frozen=True, slots=True)
-class LoopFigures:
+class LoopFigures(msgspec.Struct, frozen=True):
     """Numbers of instructions in an innermost loop.
 
     All, arithmetic on vectors and on scalars, stack accesses, moves of single elements into and out of vectors, calls.

@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+from msgspec import structs
+
 from tracemap.core.units import Integer
 from tracemap.machine.code import Instruction
 from tracemap.machine.values import widest
@@ -21,8 +24,7 @@ NO_LINE: Final = 0
 """No line; lines count from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineOp:
+class LineOp(msgspec.Struct, frozen=True):
     """The operation on a line.
 
     `around`: line of the enclosing operation, unknown for a top-level one; `takes`: lines of its operands.
@@ -34,8 +36,7 @@ class LineOp:
     takes: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpLines:
+class OpLines(msgspec.Struct, frozen=True):
     """The lines of a kernel's text that belong to ops, and the operations on all lines."""
 
     owned: frozenset[int] = frozenset()
@@ -118,8 +119,7 @@ _FOUR_OPERANDS: Final = re.compile(r"fn?m(?:add|sub)$|madd|msub")
 _END_OF_NAME: Final = re.compile(r"[ .\[{]")
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(msgspec.Struct, frozen=True):
     """Multiplication of an instruction: registers of the factors, and whether a factor is loaded from memory.
 
     `adds`: it also adds to the product.
@@ -194,7 +194,7 @@ def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) ->
     in_registers = [instruction for instruction, product in fused if not instruction.values.loads]
     with_factor = [instruction for instruction, product in fused if product.loads_factor]
     return Contracted(
-        [replace(instruction, line=_line(instruction, products, lines)) for instruction in instructions],
+        [structs.replace(instruction, line=_line(instruction, products, lines)) for instruction in instructions],
         op_lines,
         {instruction.address: (product.factors, lines[instruction.line]) for instruction, product in fused},
         {instruction.address: lines[instruction.line] for instruction in (*in_registers[1::2], *with_factor)},
@@ -269,7 +269,7 @@ def assign_missing_lines(code: Contracted) -> Contracted:
     if not line_of:
         return code
     moved = [
-        replace(instruction, line=line_of.get(instruction.address, instruction.line))
+        structs.replace(instruction, line=line_of.get(instruction.address, instruction.line))
         for instruction in code.instructions
     ]
     return replace(code, instructions=moved)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import CodeFunction, Image, elf_of
@@ -55,8 +56,7 @@ def _operand_bytes(data: bytes) -> int:
     return 1 + has_index + displacement_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _StandIn:
+class _StandIn(msgspec.Struct, frozen=True):
     """An older instruction: opcode map, prefix (0 to 3: none, 66, F3, F2), bit W and opcode.
 
     Of the newer instruction: `name`, "" if it follows from the older one's; `element`, bytes of an element in memory;

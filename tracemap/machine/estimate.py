@@ -13,28 +13,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from tracemap.core.units import UNKNOWN
+from tracemap.machine.caches import LINE_BYTES, Caches
 from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, loops_around
 from tracemap.machine.dataflow import Chain, chains_of
 from tracemap.machine.execution import CERTAIN, Access, CountBounds, Execution, blocks_of, executed
 from tracemap.machine.integers import Surroundings, Value, is_number, loaded_pointer, subtract
-from tracemap.machine.memory_traffic import LINE_BYTES, Turns, streams_of, traffic_of
+from tracemap.machine.memory_traffic import Turns, streams_of, traffic_of
 
 GRID: Final = (-2, -3, -4)
 """The dimensions of the grid of workgroups, as pseudo loops around a kernel."""
-
-
-class Cache(NamedTuple):
-    """A cache: size in bytes, and hundredths of a cycle to bring a line from the level below it."""
-
-    bytes: int
-    line_hundredths: int
-
-
-Caches = tuple[Cache, ...]
-"""The caches of a core, from the first level on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.files import read_stored_file
 
@@ -38,8 +40,7 @@ NO_LINE = 0
 """The line of code without a line (DWARF 5, section 6.2.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFunction:
+class CodeFunction(msgspec.Struct, frozen=True):
     """A function of an image: a kernel, or a function added by the compiler. Addresses are those of the image."""
 
     name: str
@@ -172,7 +173,8 @@ def _size(elf: ELFFile) -> int:
 def _debug_information(elf: ELFFile) -> tuple[tuple[CodeFunction, ...], tuple[tuple[int, int], ...]]:
     if not elf.has_dwarf_info():
         return (), ()
-    dwarf = elf.get_dwarf_info()
+    # A linker has applied relocations already; only object files have any to apply. Searching for them takes long.
+    dwarf = elf.get_dwarf_info(relocate_dwarf_sections=elf["e_type"] == "ET_REL")
     functions: dict[tuple[int, int], CodeFunction] = {}
     rows: dict[int, int] = {}
     for unit in dwarf.iter_CUs():

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 from tracemap.core.units import UNKNOWN, Unknown
+from tracemap.machine.caches import LINE_BYTES
 from tracemap.machine.code import WINDOW, Instruction
 from tracemap.machine.execution import Access
 from tracemap.machine.values import Place
@@ -23,7 +24,6 @@ from tracemap.machine.values import Place
 # into a cache together with everything else that the kernel touches is still there from the previous call.
 
 
-LINE_BYTES: Final = 64
 _T = TypeVar("_T")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count, groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import NO_LINE, CodeFunction, Dwarf, Image, elf_of, function_symbols, read_image
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True)
-class LinesOfFile:
+class LinesOfFile(msgspec.Struct, frozen=True):
     """The code of a text: sorted addresses, and the line of the code from each up to the next.
 
     Shapes: (n,) and (n,); `NO_LINE` for code of other files, and after the end of a sequence.
@@ -221,8 +222,7 @@ def _pieces(
             yield name, spans[0][0], spans[-1][1]
 
 
-@dataclass(frozen=True)
-class CodeParts:
+class CodeParts(msgspec.Struct, frozen=True):
     """The parts of a library's code, by address.
 
     `names`: of the parts; `image`: the library with its parts in place of functions.

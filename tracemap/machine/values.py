@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 Decoded = Any
 """A `capstone.CsInsn`; the library has no type hints."""
 
@@ -26,8 +28,7 @@ class Place:
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class DataFlow:
+class DataFlow(msgspec.Struct, frozen=True):
     """Data flow of an instruction.
 
     Registers have the name of the widest one: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from msgspec.structs import fields
-
-from tracemap.core.codec import Document, OtherVersion, decode_document, escape_surrogates
+from tracemap.core.codec import Document, OtherVersion, decode_document, defaults_of, escape_surrogates
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.errors import (
     BundleInvalid,
@@ -442,7 +440,7 @@ def read_document(
         document = decode_document(read_stored_file(file, BundleInvalid), kind)
         check(document)
     except OtherVersion as error:
-        version = next(info.default for info in fields(kind) if info.name == "schema_version")
+        version = defaults_of(kind)["schema_version"]
         raise BundleVersion(f"{file}: version {error.version}, expected {version}; {remedy}") from error
     except ValueError as error:
         raise BundleInvalid(f"{file}: damaged ({error}); {remedy}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, field
 
 from tracemap.core.codec import Count, Document, Positive, Record, encode
@@ -188,8 +189,7 @@ OWN_TEXT: Final = "-"
 """The file of a location that the model does not state: it is the op's position in the model's own text."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowNode:
+class FlowNode(msgspec.Struct, frozen=True):
     """An op, or an argument of an entry point.
 
     `op` is unknown for arguments. `exact` is equal for nodes with the same name, attributes, types and parts, in all

@@ -14,9 +14,8 @@ from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec.structs import FieldInfo, fields
 
-from tracemap.core.codec import Count, Document, Record, decode_document, record_from
+from tracemap.core.codec import Count, Document, Record, decode_document, defaults_of, record_from
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.functions import Function
@@ -302,8 +301,9 @@ class Reader:
         columns = {name: self._column(types[name], column, f"{where}.{name}") for name, column in table.items()}
         if len({len(column) for column in columns.values()}) != 1:
             raise _fault("Expected columns of equal length", where)
+        defaults = defaults_of(kind)
         return tuple(
-            map(kind, *[columns[info.name] if info.name in columns else _default(info, where) for info in fields(kind)])
+            map(kind, *[columns[name] if name in columns else _missing_column(defaults, name, where) for name in types])
         )
 
     def _column(self, kind: Any, column: object, where: str) -> Sequence[Any]:  # noqa: ANN401 - as above
@@ -348,11 +348,11 @@ class Reader:
         return [ids.get(number) or ids.setdefault(number, OpId.of(number)) for number in numbers]
 
 
-def _default(info: FieldInfo, where: str) -> Iterable[Any]:
+def _missing_column(defaults: Mapping[str, Any], name: str, where: str) -> Iterable[Any]:
     """The column for a missing field that has a default."""
-    if info.required:
-        raise _fault(f"Object missing required field `{info.name}`", where)
-    return repeat(info.default)
+    if name not in defaults:
+        raise _fault(f"Object missing required field `{name}`", where)
+    return repeat(defaults[name])
 
 
 def _pair_member(column: Mapping[str, object], name: str, where: str) -> tuple[object, str]:

@@ -6,12 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from tracemap.core.codec import Count, Record
 from tracemap.core.errors import QueryInvalid, start_of
@@ -46,16 +47,14 @@ class PhaseCount(Record, frozen=True):
     lost: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """An op, and the first phase that no longer locates it."""
 
     op: Op
     phase: str
 
 
-@dataclass(frozen=True, slots=True)
-class LosingPass:
+class LosingPass(msgspec.Struct, frozen=True):
     """The pass in which an op lost its location.
 
     `pass_name`, `argument`: the pass and its command-line name, empty if no printed text shows the loss;
@@ -73,8 +72,7 @@ class LosingPass:
     after: str
 
 
-@dataclass(frozen=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True):
     """The audit of a map: counts by phase, losses by phase and op, and ops without a location of their own.
 
     `unknown`: the number of ops that no phase dump covers.
@@ -128,8 +126,7 @@ _FORWARDING = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_
 """Steps that only pass on values that others compute."""
 
 
-@dataclass(frozen=True)
-class KernelLines:
+class KernelLines(msgspec.Struct, frozen=True, dict=True):
     """The lines of kernel IR with their nesting; `members` are the ops of all dispatch sites of the kernel."""
 
     kernel: Kernel
@@ -240,8 +237,7 @@ Texts = Callable[[SourceFile], str]
 """Reads the text of a source file of the map."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """Ops, sites and kernels, each in the order of the map."""
 
     ops: tuple[Op, ...]
@@ -249,8 +245,7 @@ class Selection:
     kernels: tuple[Kernel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The items that a text of the user names.
 
     `names`: ids of ops and sites and names of kernels, in the order of the map. `matches`: the kinds of names that the
@@ -350,8 +345,7 @@ def _ids(graph: TraceGraph, kind: str) -> Sequence[str]:
     return [op.id for op in graph.ops] if kind == "op" else [site.id for site in graph.sites]
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(msgspec.Struct, frozen=True, dict=True):
     """A line that the user names, and the files of the map that it may be in."""
 
     graph: TraceGraph
@@ -450,8 +444,7 @@ _Match = tuple[str, Sequence[str]]
 """A kind of name, such as `scope h0`, and the ids or names of what has it."""
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(msgspec.Struct, frozen=True, dict=True):
     """The names in a map that are neither ids nor lines."""
 
     graph: TraceGraph

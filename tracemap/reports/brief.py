@@ -26,7 +26,8 @@ from tracemap.core.sanitize import json_without_controls, without_controls
 from tracemap.core.units import Unknown
 from tracemap.map.model import Op, TraceGraph
 from tracemap.map.query import python_frame
-from tracemap.options.results import AttributeOptions, DiffOptions
+from tracemap.options.reports import DiffOptions
+from tracemap.options.results import AttributeOptions
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import file_line, op_line
 from tracemap.reports.json_documents import ShownRun

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.attribution.model import (
     Attribution,
@@ -206,8 +207,7 @@ def parts_by_work(occurrences: Iterable[OpOccurrence]) -> dict[str, frozenset[Op
     return {work: frozenset(ops) for work, ops in parts.items()}
 
 
-@dataclass(frozen=True)
-class MapCosts:
+class MapCosts(msgspec.Struct, frozen=True, dict=True):
     """A map and, optionally, the costs of a run.
 
     A *work* is the id of a dispatch site or of a transfer (a copy or fill of an op). Only works that run in every

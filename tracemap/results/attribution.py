@@ -15,7 +15,7 @@ from tracemap.core.errors import QueryInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
 from tracemap.map.query import python_frame
 from tracemap.options.option import check_string, merge_options
-from tracemap.options.results import WhatIfOptions
+from tracemap.options.reports import WhatIfOptions
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
 
@@ -169,7 +169,7 @@ class Attribution(model.Attribution, AsTable):
             'page.html'
         """
         from tracemap.commands.report import report
-        from tracemap.options.results import ReportOptions
+        from tracemap.options.reports import ReportOptions
 
         bundle, paths, rule = self._opened(), self.paths, self.rule
         return show_page(

@@ -73,7 +73,7 @@ class Bundle(stored.Bundle, AsTable):
             'page.html'
         """
         from tracemap.commands.report import report
-        from tracemap.options.results import ReportOptions
+        from tracemap.options.reports import ReportOptions
 
         return show_page(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
 

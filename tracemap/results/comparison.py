@@ -12,7 +12,7 @@ from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import format_ns, plural
 from tracemap.kernels import model
 from tracemap.options.option import check_string
-from tracemap.options.results import DiffOptions
+from tracemap.options.reports import DiffOptions
 from tracemap.results.display import AsTable, Columns, Value, cell_of, heading, show_page, table
 
 # ---- bench

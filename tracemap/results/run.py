@@ -76,7 +76,7 @@ class Run(RecordedRun, AsTable):
             'page.html'
         """
         from tracemap.commands.report import report
-        from tracemap.options.results import ReportOptions
+        from tracemap.options.reports import ReportOptions
 
         bundle = self.bundle or load(Path(str(self.header.bundle)))
         return show_page(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)

@@ -14,9 +14,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunInvalid
@@ -78,8 +79,7 @@ LAUNCH_NAME: Final = """CASE WHEN kind = 'dispatch' THEN kernel ELSE CASE kind W
 """The name of an event with `LAUNCH` in SQL: its kernel, or as by `transfer_name`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileColumn:
+class FileColumn(msgspec.Struct, frozen=True):
     """A column of the file that is read."""
 
     index: int

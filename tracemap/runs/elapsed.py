@@ -9,10 +9,10 @@ be the host's. The rest is not explained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import structs
 
 from tracemap.core.units import UNKNOWN, Integer, Text, sum_of
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class ClockStops:
+class ClockStops(msgspec.Struct, frozen=True):
     """Starts and stops of the program's clock, one pair per invocation, in ns on the host's clock."""
 
     going_ns: npt.NDArray[Any]
@@ -45,8 +44,7 @@ class ClockStops:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSpan:
+class MeasuredSpan(msgspec.Struct, frozen=True):
     """Begin and end of the measured invocations; unknown: only the rows have times, not the host before and after."""
 
     begin_ns: Integer

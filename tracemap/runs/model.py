@@ -433,8 +433,7 @@ TIME_METRICS = ("cpu_ns", "duration_ns")
 """The columns of `COLUMNS` that are metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A measured column: its name, unit (`ns`, `bytes`, `count`), clock and aggregation (`sum`).
 
     `type` is the SQL type of its values: `BIGINT`, or `DOUBLE` if they have fractions.

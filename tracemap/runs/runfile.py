@@ -162,6 +162,16 @@ def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, fo
 # ---- reading
 
 
+def is_parquet(path: Path) -> bool:
+    """Recognize Parquet by the first bytes of a file.
+
+    Raises:
+        RunInvalid: there is no such file.
+    """
+    with open_stored_file(path, RunInvalid) as file:
+        return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+
+
 def read_run(path: Path) -> Run:
     """Open a recorded run, or a bare CSV or Parquet table from elsewhere.
 

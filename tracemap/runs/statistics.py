@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracemap.core.units import UNKNOWN, Integer, Unknown
 
@@ -32,8 +33,7 @@ _EXACT_BELOW = 2**53
 """Limit below which integers are exact in double precision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(msgspec.Struct, frozen=True):
     """Number of values per bin, from `edges[i]` up to but excluding `edges[i + 1]`; the last bin includes its end.
 
     `whole`: all values and edges are integers. `logarithmic`: bins have equal logarithmic width (approximately, for
@@ -182,8 +182,7 @@ def drift_ratio(unchanged: Sequence[tuple[float, float]], wholes: tuple[float, f
 # Evaluation of Computer and Communication Systems, 2010, section 2.2). Values are assumed to be independent.
 
 
-@dataclass(frozen=True, slots=True)
-class Median:
+class Median(msgspec.Struct, frozen=True):
     """The median of `count` values, and the ends of its 95 % interval, which are unknown for too few values."""
 
     count: int

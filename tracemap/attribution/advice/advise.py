@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
@@ -130,7 +129,7 @@ def _as_passed_on(program: Program, finding: Finding) -> Finding:
     saved_ns = program.model.gain(Change(parts, REMOVED)).saved_ns
     part = min(1.0, saved_ns / dispatch.wall_ns)
     gains = {name: part * getattr(finding, name) for name in ("gain_ns", "low_ns", "high_ns")}
-    return replace(finding, **gains)
+    return structs.replace(finding, **gains)
 
 
 def _advice(program: Program, findings: Sequence[Finding], text: str, command: str) -> Advice:

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from tracemap.attribution.model import (
     Attribution,
 )
@@ -79,8 +81,7 @@ _MOVES: Final = frozenset(
 """Operations that only move data."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Generic:
+class _Generic(msgspec.Struct, frozen=True):
     """A `linalg.generic`: results of the maps of its operands, kinds of its loops, lines of its body, inputs."""
 
     maps: tuple[tuple[str, ...], ...]
@@ -190,8 +191,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], extents: Sequence[int]) -
     return run, run
 
 
-@dataclass(frozen=True)
-class KernelFacts:
+class KernelFacts(msgspec.Struct, frozen=True, dict=True):
     """A kernel, and what its IR and machine code show."""
 
     evidence: Evidence

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Final
 
+import msgspec
+
 from tracemap.attribution.advice.kernel_facts import Evidence, KernelFacts
 from tracemap.attribution.model import (
     AdviceRule,
@@ -26,8 +28,7 @@ from tracemap.map.query import python_frame
 from tracemap.runs.model import Peaks
 
 
-@dataclass(frozen=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True, dict=True):
     """A dispatch site that ran: times and calls per invocation, and its kernel.
 
     `wall_ns`: its part of the invocation; `cpu_ns`: the time of all workers.
@@ -68,8 +69,7 @@ class Dispatch:
         )
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A cause of time: the gain without it, and its bounds, per invocation."""
 
     rule: AdviceRule

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Final, Generic, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from tracemap.core.units import UNKNOWN, Integer, Text
@@ -167,8 +168,7 @@ class _Paths(Generic[Symbol]):
 # The first dispatches of submissions. Submissions without dispatches, such as transfers, are skipped.
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """The numbers of the dispatches that may come next, and whether the call may end without any."""
 
     states: frozenset[int]
@@ -243,8 +243,7 @@ def _united(entries: Sequence[Entry]) -> Entry:
 # Kernels have the names of their code on a device (`entry_name`).
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """A dispatch that the program can submit, or a copy or fill.
 
     `kernel`: of a copy or fill, its name as by `transfer_name`. `sites`: several if the compiler merged them into one
@@ -341,7 +340,7 @@ class Automaton:
         copies = {}
         for state in sorted(first):
             copies[state] = len(self.states)
-            self.states.append(replace(self.states[state], begins=True))
+            self.states.append(structs.replace(self.states[state], begins=True))
             self.following.append(self.following[state])
         self.first = frozenset(copies.values())
         self.last = ending | {copy for state, copy in copies.items() if state in ending}
@@ -409,8 +408,7 @@ class Automaton:
 # launch, given those before and after it, are its candidate sites.
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """The candidates of a launch: dispatch sites (none: no kernel of the program) and functions.
 
     `beginning`: whether it is the first launch of a call; None if unknown.
@@ -426,8 +424,7 @@ class Launch:
         return self.functions == {LOADING}
 
 
-@dataclass(frozen=True)
-class LaunchOrder:
+class LaunchOrder(msgspec.Struct, frozen=True, dict=True):
     """The launches of a run; `numbers` has the index in `kinds` of each.
 
     `whole`: the launches form whole calls, otherwise the first or the last call may be truncated; `filtered`: the
@@ -496,7 +493,7 @@ def identify_launches(graph: TraceGraph, kernels: Sequence[str], *, from_start: 
         return order
     rest = iter(order.numbers)
     numbers = [next(rest) if kernel in own else len(order.kinds) for kernel in kernels]
-    return replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
+    return structs.replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
 
 
 def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> LaunchOrder | None:
@@ -509,7 +506,7 @@ def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str])
     filtered = _fit(restricted, kernels, whole=True)
     if part is None:
         order = filtered or _fit(restricted, kernels, whole=False)
-        return None if order is None else replace(order, filtered=True)
+        return None if order is None else structs.replace(order, filtered=True)
     return part if filtered is None else _either(part, filtered)
 
 
@@ -553,8 +550,7 @@ def _matches(state: State, name: str) -> bool:
 # The copies and fills of runs that time each of them, as those of CUDA: they are in the program's order, too.
 
 
-@dataclass(frozen=True)
-class TransferOrder:
+class TransferOrder(msgspec.Struct, frozen=True):
     """The transfer of each copy and fill of a run, in order: its id, "" if it is not the program's.
 
     UNKNOWN if the order leaves several; `why`: the reason, if it leaves all of them.

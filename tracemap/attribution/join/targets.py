@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
+import msgspec
+
 from tracemap.attribution.join.schedule_nfa import Meanings, meanings_of, merged, narrowed
 from tracemap.core.diagnostics import RECORDS_LOST
 from tracemap.core.units import UNKNOWN, Integer, Text
@@ -108,8 +110,7 @@ def _same_command(static: Command, recorded: RecordedCommand) -> bool:
 UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS, MIGRATED = -1, -2, -3, -4, -5, -6
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The candidate places of an event: dispatch sites, or transfers; a single one if the join is exact."""
 
     places: tuple[str, ...]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracemap.attribution.kernel_lines.estimates import DEFAULT_CACHES
+from msgspec import structs
+
 from tracemap.attribution.kernel_lines.lines import (
     NO_METRIC,
     KernelSteps,
@@ -23,8 +24,8 @@ from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.weights import Weights
 from tracemap.core.units import UNKNOWN, split_by_largest_remainder
+from tracemap.machine.caches import DEFAULT_CACHES, LINE_BYTES
 from tracemap.machine.images import Image
-from tracemap.machine.memory_traffic import LINE_BYTES
 from tracemap.map.model import Kernel, Site, TraceGraph
 from tracemap.runs.model import CORE_CYCLES, INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
 
@@ -122,7 +123,7 @@ class StepCounts:
         waits = [self._memory_time(row, exceeds_cache=steps.kernel.name in self._exceeding_cache) for row in rows]
         excess = max(0, sum(waits) - sum(core))
         stalls = split_by_largest_remainder(excess, waits) if excess else [0] * len(rows)
-        return [replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
+        return [structs.replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
 
     def _memory_time(self, row: StepRow, *, exceeds_cache: bool) -> int:
         """Time to fetch the missed cache lines; `exceeds_cache`: the kernel's arrays exceed the last-level cache.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.kernel_lines.lines import (
     KernelSteps,
@@ -26,12 +26,14 @@ from tracemap.attribution.kernel_lines.lines import (
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.weights import Weights
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
+from tracemap.machine.caches import DEFAULT_CACHES, LINE_BYTES, Cache, Caches
 from tracemap.machine.images import Image
-from tracemap.machine.memory_traffic import LINE_BYTES
 from tracemap.map.bundle_documents import CacheLatency, KernelEstimate, LineEstimate, StoredEstimates
 from tracemap.map.model import Site, TraceGraph
 from tracemap.runs.model import ASSUMED_PEAKS, Peaks, RunHeader
+
+if TYPE_CHECKING:
+    from tracemap.machine.estimate import Estimate
 
 _CODE: Final = "\0code"
 """An internal metric, with a name that no run can have: estimated hundredths of a cycle of instructions."""
@@ -40,8 +42,6 @@ _METHOD: Final = 3
 _X86: Final = "EM_X86_64"
 """The architecture whose integer code can be followed (`machine.integers`)."""
 
-DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cache(32 << 20, 1000))
-"""The caches of one core of a present-day server, for machines that were not measured."""
 _CLOCK_HZ: Final = 3_500_000_000
 """The clock rate of a core of a present-day server; runs do not have the real one."""
 
@@ -162,6 +162,8 @@ class CodeEstimates:
         return self._steps[kernel]
 
     def _compute(self, key: _Key, numbers: Sequence[int]) -> KernelEstimate:
+        from tracemap.machine.estimate import estimate
+
         kernel, workgroups, *_ = key
         steps = self._steps_of(kernel)
         code = steps.code

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.core.errors import ModuleInvalid
@@ -22,13 +23,14 @@ from tracemap.machine.code import (
     loops_by_address,
     loops_of,
 )
-from tracemap.machine.dataflow import value_lines
 from tracemap.machine.debug_lines import Contracted, code_of_ops, lines_sharing_work
 from tracemap.machine.images import Image, kernel_images
-from tracemap.machine.memory_traffic import Waits, bytes_brought_in, waits_of
 from tracemap.map.model import Kernel, Site, TraceGraph
 from tracemap.map.query import NO_OP_LINE, KernelLines, kernel_lines
 from tracemap.runs.model import SAMPLES
+
+if TYPE_CHECKING:
+    from tracemap.machine.memory_traffic import Waits
 
 # ---- code
 #
@@ -49,8 +51,7 @@ Lines = Counter[int]
 """Costs, or weights, by line of kernel IR."""
 
 
-@dataclass(frozen=True)
-class KernelCode:
+class KernelCode(msgspec.Struct, frozen=True, dict=True):
     """The machine code of a kernel."""
 
     contracted: Contracted
@@ -73,6 +74,8 @@ class KernelCode:
     @cached_property
     def line_at(self) -> dict[int, int]:
         """The line of the op whose value an instruction carries, by address; no entry if it carries none."""
+        from tracemap.machine.dataflow import value_lines
+
         return value_lines(self.contracted, self.loops)
 
     @cached_property
@@ -120,6 +123,8 @@ class KernelCode:
 
     @cached_property
     def _waits(self) -> tuple[Waits, ...]:
+        from tracemap.machine.memory_traffic import waits_of
+
         return tuple(waits_of(body) for loop, body in self._bodies.items() if loop != OUTSIDE)
 
     @cached_property
@@ -178,6 +183,8 @@ class KernelCode:
 
     def brought_in(self, loop: int) -> Lines:
         """Bytes of cache lines that a loop's loads fetch per iteration, by line of the op that takes the values."""
+        from tracemap.machine.memory_traffic import bytes_brought_in
+
         loads: dict[int, list[Instruction]] = defaultdict(list)
         for instruction in self._bodies[loop]:
             if instruction.address in self.line_at and instruction.values.loads and not instruction.values.near:
@@ -213,8 +220,7 @@ class Spot(NamedTuple):
         return self.waits or self.pool != NO_POOL
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """The memory waits of a loop.
 
     `lines`: weights for splitting them over the lines of the ops that read; `found`: samples that found the loop
@@ -239,14 +245,13 @@ class Waiting:
         return samples * self.found // self.samples if self.samples else 0
 
 
-@dataclass(frozen=True)
-class KernelSteps:
+class KernelSteps(msgspec.Struct, frozen=True, dict=True):
     """The lines of a kernel, in its IR and in its machine code."""
 
     kernel: Kernel
     frames: KernelLines
     images: Callable[[], Sequence[Image]]
-    _loop_of: dict[int, int] = field(default_factory=dict)
+    _loop_of: dict[int, int] = msgspec.field(default_factory=dict)
 
     @cached_property
     def code(self) -> KernelCode:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import structs
 
 from tracemap.core.errors import RunInvalid, UsageInvalid
 from tracemap.core.process.limits import usable_processors
@@ -78,8 +80,7 @@ def _threads_for(runs: Sequence[Run], memory: int) -> int:
     return max(1, memory // (max(1, metrics) * _BYTES_OF_METRIC))
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """The connection, the runs whose files its queries read, and its memory limit."""
 
     connection: duckdb.DuckDBPyConnection
@@ -202,7 +203,9 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     # A metric of several runs has fractions if it has in any run.
     variants = {name: [metrics[name] for metrics in nonempty] for name in ordered}
     doubles = {name for name in ordered if any(metric.type == "DOUBLE" for metric in variants[name])}
-    return tuple(replace(own[0], type="DOUBLE") if name in doubles else own[0] for name, own in variants.items())
+    return tuple(
+        structs.replace(own[0], type="DOUBLE") if name in doubles else own[0] for name, own in variants.items()
+    )
 
 
 def step_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:

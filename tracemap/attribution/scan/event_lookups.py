@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from tracemap.attribution.join.schedule_nfa import Meanings
 from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, UNMATCHED_GROUP, Join, Targets
 from tracemap.attribution.scan.connection import Row, Tables
@@ -55,8 +57,7 @@ _MOST_COMMANDS = 100_000
 """Most commands of all recorded buffers that are listed individually."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A run that is being read: its file, the join of its header with the map, and the tables and targets to fill."""
 
     run: Run

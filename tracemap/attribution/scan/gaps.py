@@ -8,8 +8,9 @@ started), and host (nothing submitted). Gaps between the same two targets are su
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, TRANSFER
 from tracemap.attribution.scan.outliers import FEWEST, threshold_of_values
@@ -24,8 +25,7 @@ EDGE: Final = -9
 """The target before the first, and after the last activity of an invocation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """The sum of all gaps from one target to another (`EDGE`: the begin or the end of an invocation).
 
     `same_submission`: both are of one submission. `parts_ns`: allocation, launch, queue and host. `tail_ns` and
@@ -43,8 +43,7 @@ class Gap:
     outliers_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gaps:
+class Gaps(msgspec.Struct, frozen=True):
     """The gaps of a run, and the time of transfers by target.
 
     `invocations`: number of invocations that were read, a sample of those of a long run.
@@ -80,11 +79,18 @@ def gaps_of(timed: Mapping[str, Column], transfers: Collection[int], outliers: O
     pairs = _pairs(rows, active, ends, leaders)
     is_gap = pairs["end"] > pairs["begin"]
     pairs = {name: column[is_gap] for name, column in pairs.items()}
-    invocations = len(np.unique(rows["invocation"]))
+    invocations = _count_distinct(rows["invocation"])
     return Gaps(tuple(_gaps(rows, active, pairs, outliers)), _sums(active["target"][moves], added[moves]), invocations)
 
 
 _EARLIEST: Final = -(1 << 62)
+
+
+def _count_distinct(values: Column) -> int:
+    """The number of different values. `np.unique` alone would import masked arrays, as long as a short scan takes."""
+    import numpy as np
+
+    return int(np.count_nonzero(np.diff(np.sort(values)))) + bool(len(values))
 
 
 def _sums(keys: Column, values: Column) -> dict[int, int]:
@@ -192,8 +198,8 @@ def _threshold(lengths: Column, invocations: Column, *, noisy: bool) -> int:
 
     threshold = threshold_of_values(lengths, noisy=noisy)
     above = lengths > threshold
-    calls = len(np.unique(invocations))
-    recurs = len(lengths) > calls and 10 * len(np.unique(invocations[above])) >= 9 * calls
+    calls = _count_distinct(invocations)
+    recurs = len(lengths) > calls and 10 * _count_distinct(invocations[above]) >= 9 * calls
     if recurs and np.count_nonzero(above) >= FEWEST:  # such as the first trip of a loop: no noise
         return threshold_of_values(lengths[above], noisy=noisy)
     return threshold

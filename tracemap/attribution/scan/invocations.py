@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.connection import Tables
@@ -24,8 +25,7 @@ FROM resolved
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Invocations:
+class Invocations(msgspec.Struct, frozen=True):
     """The number of measured invocations, and the SQL aggregate that counts the invocations of some events.
 
     `count`, `first` and `last` (invocation numbers) are unknown if an event of a place has no invocation. `idle`: the

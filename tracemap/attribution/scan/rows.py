@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, MIGRATED, OUTSIDE_KERNELS, UNMATCHED, Target
 from tracemap.attribution.scan.connection import MILLIONTHS, Tables, value_column, value_of
 from tracemap.attribution.scan.event_lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source, clauses
@@ -190,8 +192,7 @@ def rounding_losses(source: Source, metrics: Sequence[Metric]) -> dict[str, floa
     return {name: loss / size for name, size, loss in zip(columns, sizes, losses, strict=True) if size}
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(msgspec.Struct, frozen=True):
     """The sums at one address of a kernel, for one target: a value per metric."""
 
     target: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.model import SlowCall, TimedWork
@@ -39,8 +40,7 @@ _WORTH_A_THREAD = 1_000_000
 """Rows from which adding up single invocations takes long enough to import numpy in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True):
     """The measurements of all runs together, by target.
 
     `by_target`: sums of events by target number; negative numbers stand for events without a target.

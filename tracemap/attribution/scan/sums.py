@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
 from tracemap.attribution.scan.connection import Tables, ranked_by, value_column
 from tracemap.attribution.scan.event_lookups import tiles_of
@@ -258,8 +260,7 @@ class TargetSum:
         return {name: total - self.outliers.get(name, 0) for name, total in self.sums.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class OutlierScope:
+class OutlierScope(msgspec.Struct, frozen=True):
     """The events that get outlier thresholds: none if not `enabled`, and none of the targets in `excluded`.
 
     `noisy`: more than a quarter of a target's calls may be outliers.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.connection import Tables, value_column
@@ -85,8 +86,7 @@ def zero_distribution(scan: Scan) -> PerInvocation:
     return PerInvocation(median=0, median_low=low, median_high=high, p10=0, p90=0, max=0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(msgspec.Struct, frozen=True):
     """The split of weights into `count` parts of `bits` bits, for exact sums of products with a metric's values.
 
     Sums over one part fit into 64 bits. If values are too large for that, `fit` is false and Python integers are used.
@@ -126,8 +126,7 @@ def _parts_within(bound: int) -> _Parts:
     return _Parts(min(bits, _BITS), max(1, -(-_BITS // bits)), fit=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(msgspec.Struct, frozen=True):
     """The n-th sum of every group that is part of at least n sums: its number, and the parts of the group's weight.
 
     Groups have codes in descending order of their number of sums, so a round covers all codes below some limit.
@@ -156,8 +155,7 @@ def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts])
     return rounds
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """The events of a scan, with the positions of invocations and the split of weights for each metric."""
 
     tables: Tables

@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
+
+from msgspec import structs
 
 from tracemap.core.locations import CallSite, FileRange, Fused, Location, Name, frames, is_informative, parse_location
 from tracemap.ir.dumps import DumpText
@@ -398,11 +400,11 @@ class LocationsOfModel(Provenance):
         """Replace the model's file name in locations by the name for its text, which the parser uses."""
         match location:
             case FileRange(file=file) if file in _STANDARD_INPUT or PurePosixPath(file).name == self._base_name:
-                return replace(location, file=TEXT_FILE)
+                return structs.replace(location, file=TEXT_FILE)
             case Name(child=child):
-                return replace(location, child=self._normalized(child))
+                return structs.replace(location, child=self._normalized(child))
             case Fused(locations=parts):
-                return replace(location, locations=tuple(map(self._normalized, parts)))
+                return structs.replace(location, locations=tuple(map(self._normalized, parts)))
             case CallSite(callee=callee, caller=caller):
                 return CallSite(self._normalized(callee), self._normalized(caller))
         return location

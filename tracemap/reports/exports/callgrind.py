@@ -16,7 +16,7 @@ from typing import Final
 from tracemap._version import __version__
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
-from tracemap.options.results import SelfCost
+from tracemap.options.reports import SelfCost
 from tracemap.reports.advice import invocations_note
 from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
 from tracemap.reports.exports.pprof import comments, known_line

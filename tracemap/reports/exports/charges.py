@@ -13,7 +13,7 @@ from tracemap.core.sanitize import without_controls
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text, Unknown
 from tracemap.map.model import Frame, Kernel, Op, OpId, TraceGraph
 from tracemap.map.query import frames_of, scope_of, user_frames
-from tracemap.options.results import Callers
+from tracemap.options.reports import Callers
 from tracemap.reports.cost_lookup import parts_of
 
 # ---- extras: optional dependencies of single formats

@@ -12,7 +12,7 @@ from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.map.model import Evidence, TraceGraph
 from tracemap.options.compile import RemarksOptions
-from tracemap.options.results import WhatIfOptions
+from tracemap.options.reports import WhatIfOptions
 from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import for_hook_text, line_and_column, op_line, or_dash, or_question_mark
 from tracemap.reports.html import SHADES, shade_level

@@ -34,7 +34,7 @@ from tracemap.core.units import (
     plural,
 )
 from tracemap.map.model import Outcome
-from tracemap.options.results import DiffOptions
+from tracemap.options.reports import DiffOptions
 from tracemap.reports.advice import (
     SAME_CODE,
     basis_text,

@@ -8,6 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
+import msgspec
+
 from tracemap.attribution.model import MetricTotal
 from tracemap.attribution.program_metrics import PROGRAM_METRICS
 from tracemap.core.errors import UsageInvalid
@@ -182,8 +184,7 @@ def _heading(word: str, name: str, without_name: str = "") -> str:
     return f"{word} {name}" if len(name) <= _LONGEST_NAME else without_name or word
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(msgspec.Struct, frozen=True, dict=True):
     """The metrics to show, and how to format them.
 
     Attributes:

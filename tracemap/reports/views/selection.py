@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Final
 
+from msgspec import structs
+
 from tracemap.attribution.model import Attribution
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import natural_sort_key, plural_of
@@ -99,7 +101,7 @@ def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) 
     for pattern in passes:
         if not any(fnmatchcase(name, pattern) for name in (*PASSES, "")):
             raise UsageInvalid(f"--filter pass={pattern}: the passes are {', '.join(PASSES)}, and empty for none")
-    matching = VIEWS[by](replace(costed, passes=passes), costs).rows if passes else view.rows
+    matching = VIEWS[by](structs.replace(costed, passes=passes), costs).rows if passes else view.rows
     for name, pattern in filters:
         if name != PASS.key or not passes:
             matching = [row for row in matching if _matches(view, row, name, pattern)]

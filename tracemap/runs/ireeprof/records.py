@@ -9,9 +9,10 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tracemap.core.diagnostics import RECORDS_LOST, Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
@@ -30,8 +31,7 @@ FILE_HEADER_BYTES: Final = 24
 _FILE_LENGTH_OFFSET = 16
 
 
-@dataclass(frozen=True, slots=True)
-class WholeRecords:
+class WholeRecords(msgspec.Struct, frozen=True):
     """Size of the complete records of an `.ireeprof`, its file size, and whether its writer finished it."""
 
     end: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import structs
 
 from tracemap.core.diagnostics import MEANS_ONLY, Diagnostic
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 # The header and the events of a run, read from another tool's file.
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignRun:
+class ForeignRun(msgspec.Struct, frozen=True):
     """A run before it is written. `events` is lazy: writing evaluates it on its connection."""
 
     header: RunHeader
