@@ -390,6 +390,11 @@ class Watcher:
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
 
+    @property
+    def begins_ns(self) -> list[int]:
+        """Begins of the whole calls or batches of a program that was stopped, on the host's monotonic clock."""
+        return self._profile.begins_ns[: 0 if self.cut is None else self.cut.calls]
+
     def watch(self, pid: int) -> bool:
         """Take a snapshot of the program; False: stop it."""
         if paused_ns() != self._paused_ns:
