@@ -63,8 +63,7 @@ def check_whole(recorded: RecordedRun, profiles: Sequence[Path], folder: Path) -
     marked = [each.pop() for _, each in sorted(warmup.items()) if len(each) == 1]
     assert len(marked) == len(submitted) == max(submitted) + 1
     begins = [submitted[number] for number in sorted(submitted)]
-    for profile in profiles:
-        told = begins_of(profile, folder)
+    for told in sorted(begins_of(profile, folder) for profile in profiles):  # read in any order
         own, begins = begins[: len(told)], begins[len(told) :]
         first, marked = marked[: len(told)], marked[len(told) :]
         assert own == told

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 class Execution:
     """One execution of the program: command line, ending, profile, and the folder of its samples.
 
-    Events of other executions must not be added to its events. `calls`: calls made, warm-up included, if the program
-    ended by itself or was stopped after them. `batch`: calls that the program makes at once.
+    Events of other executions must not be added to its events. `calls`: calls in the profile, warm-up included, if the
+    program ended by itself or was stopped. `batch`: calls that the program makes at once.
     """
 
     command: tuple[str, ...]
@@ -85,9 +85,11 @@ class Execution:
     def times_ns(self) -> npt.NDArray[Any]:
         """Time from the start of each call to the start of the next; without the last call if none follows.
 
-        Calls of a batch overlap, so a batch is one entry, with the mean per call.
+        Calls of a batch overlap, so a batch is one entry, with the mean per call. If the program was stopped, the times
+        are those of all its whole calls, also of calls whose events are not read.
         """
-        return _times_ns(self.profile.begins_ns, self.watcher.cut, self.batch)
+        begins_ns = self.profile.begins_ns if self.watcher.cut is None else self.watcher.begins_ns
+        return _times_ns(begins_ns, self.batch)
 
     @property
     def warmup_batches(self) -> int:
@@ -148,19 +150,19 @@ class Recording:
     batch: int
 
     @property
-    def measured_ns(self) -> npt.NDArray[Any]:
-        """Times of the measured calls or batches, as in `Execution.times_ns`, of a program that was stopped."""
-        return _times_ns(self.watcher.begins_ns, self.watcher.cut, self.batch)[self.warmup // self.batch :]
+    def times_ns(self) -> npt.NDArray[Any]:
+        """As in `Execution`."""
+        return _times_ns(self.watcher.begins_ns, self.batch)
 
     def failure(self, entry: Function) -> str:
         """The message for a program that failed."""
         return f"iree-benchmark-module did not finish {entry.name}: {self.ending.explanation}"
 
 
-def _times_ns(begins_ns: Sequence[int] | npt.NDArray[Any], cut: Cut | None, batch: int) -> npt.NDArray[Any]:
+def _times_ns(begins_ns: Sequence[int] | npt.NDArray[Any], batch: int) -> npt.NDArray[Any]:
     import numpy as np
 
-    times_ns = np.diff(begins_ns if cut is None or cut.until_ns is UNKNOWN else np.append(begins_ns, cut.until_ns))
+    times_ns = np.diff(np.asarray(begins_ns, dtype=np.int64))
     return times_ns if batch == 1 else np.rint(times_ns / batch).astype(np.int64)
 
 
@@ -198,7 +200,9 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     progress("profile records were lost; running again with more frequent flushes")
     # A single launch uses the whole time; the first one had only its part of it.
     cut = first.watcher.cut
-    calls = first.calls if cut is None else first.warmup + (first.calls - first.warmup) * cut.launch_count
+    calls = first.calls
+    if cut is not None:
+        calls = plan.batch.calls * (cut.warmup + (cut.calls - cut.warmup) * cut.launch_count)
     # Keep events and samples of both executions separate until one of them is chosen.
     try:
         with temporary_sibling(launch.profile) as path:
@@ -329,7 +333,7 @@ def _ended(plan: Plan, attempt: _Attempt, command: Sequence[str], ending: Ending
         return Recording(tuple(command), attempt, calls, attempt.warmup, ending, watcher, batch)
     if not ending.interrupted:
         ending = replace(ending, status=0)
-    return Recording(tuple(command), attempt, cut.calls * batch, cut.warmup * batch, ending, watcher, batch)
+    return Recording(tuple(command), attempt, cut.read_calls * batch, cut.warmup * batch, ending, watcher, batch)
 
 
 def _is_repeatable(plan: Plan, recording: Recording) -> bool:

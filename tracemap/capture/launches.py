@@ -170,7 +170,7 @@ def _record_later(plan: Plan, first: Execution, progress: Progress) -> _LaterLau
         if ending.failed:
             return _LaterLaunches(tuple(recordings), (_failed(number, recording.failure(plan.call.entry)),))
         recordings.append(recording)
-        times.append(recording.measured_ns)
+        times.append(recording.times_ns[recording.warmup // recording.batch :])
         goal = _next_goal(goal, recording.watcher.cut, times)
     return _LaterLaunches(tuple(recordings))
 
@@ -228,9 +228,10 @@ def _unreadable(number: int, reason: str) -> Diagnostic:
 
 def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome | None:
     """Why the recording stopped; None if the number of calls was fixed, or a launch failed."""
-    cuts = [execution.watcher.cut for execution in launches.executions]
-    reasons = [cut.reason for cut in cuts if cut is not None and cut.reason is not None]
-    if goal is None or len(reasons) < len(cuts) or launches.last.ending.failed:
+    executions = launches.executions
+    cuts = [(own.batch, own.watcher.cut) for own in executions if own.watcher.cut is not None]
+    reasons = [cut.reason for _, cut in cuts if cut.reason is not None]
+    if goal is None or len(reasons) < len(executions) or launches.last.ending.failed:
         return None
     median, events = launches.median, launches.joined.events
     samples = samples_in_kernels(events) if goal.sample_hz else UNKNOWN
@@ -240,14 +241,13 @@ def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome |
     return StoppingOutcome(
         reason=reason,
         goal=goal,
-        calls=sum(execution.calls - execution.warmup for execution in launches.executions),
+        calls=sum(batch * (cut.calls - cut.warmup) for batch, cut in cuts),
         median=median,
         samples=samples,
         changing=any(
-            still_changing(execution.times_ns, execution.warmup_batches, goal.precision)
-            for execution in launches.executions
+            still_changing(execution.times_ns, execution.warmup_batches, goal.precision) for execution in executions
         ),
-        bytes=sum(cut.bytes for cut in cuts if cut is not None),
+        bytes=sum(cut.bytes for _, cut in cuts),
         noisy=noise_diagnostic(launches.noise) is not None,
         launches=len(cuts),
     )

@@ -337,13 +337,15 @@ _EXECUTABLE_SURPLUS = 1.1
 class Cut:
     """How a program was stopped: it made `calls` whole calls (or batches), and the first `warmup` are warm-up.
 
-    `why`: None if no call had returned when the time was spent. `until_ns`: start of the first call that is left out;
-    UNKNOWN if there is none, so that the time of the last call is unknown. `spent_ns`, `bytes`: spent budget.
-    `launch_count`: number of launches that share the budget, including this one.
+    `reason`: None if no call had returned when the time was spent. `read_calls`: number of first calls whose events are
+    read. `until_ns`: start of the first call after them; UNKNOWN if there is none, so that the time of the last call is
+    unknown. `spent_ns`, `bytes`: spent budget. `launch_count`: number of launches that share the budget, including this
+    one.
     """
 
     reason: StopReason | None
     calls: int
+    read_calls: int
     warmup: int
     until_ns: Integer
     spent_ns: int
@@ -392,8 +394,11 @@ class Watcher:
 
     @property
     def begins_ns(self) -> list[int]:
-        """Begins of the whole calls or batches of a program that was stopped, on the host's monotonic clock."""
-        return self._profile.begins_ns[: 0 if self.cut is None else self.cut.calls]
+        """Begins of the whole calls (or batches) of a program that was stopped, on the host's monotonic clock.
+
+        The last value is the begin of the next call, if there is one.
+        """
+        return self._profile.begins_ns[: 0 if self.cut is None else self.cut.calls + 1]
 
     def watch(self, pid: int) -> bool:
         """Take a snapshot of the program; False: stop it."""
@@ -420,8 +425,16 @@ class Watcher:
         reason = goal.reached(state)
         if reason is None and (profile.begins_ns or state.spent_ns < goal.seconds * 1e9):
             return True
-        warmup, launch_count = state.warmup_at_end(goal), goal.affordable_launches(state)
-        self.cut = Cut(reason, state.calls, warmup, UNKNOWN, state.spent_ns, state.bytes, launch_count)
+        self.cut = Cut(
+            reason,
+            calls=state.calls,
+            read_calls=goal.calls_to_read(state),
+            warmup=state.warmup_at_end(goal),
+            until_ns=UNKNOWN,
+            spent_ns=state.spent_ns,
+            bytes=goal.bytes_to_read(state),
+            launch_count=goal.affordable_launches(state),
+        )
         return False
 
     def _state(self, calls: int) -> StoppingState:
@@ -454,12 +467,12 @@ class Watcher:
         self._progress(f"sampling: expect about {expected} samples in kernels in {goal.seconds:g} s")
 
     def end(self) -> None:
-        """Remove the records of calls that are left out, after the program has ended."""
+        """Remove the records of calls that are not to be read, after the program has ended."""
         if self.cut is None:
             return
         self._profile.read_on()
         if self.cut.calls:
-            self.cut = replace(self.cut, until_ns=self._profile.keep(self.cut.calls))
+            self.cut = replace(self.cut, until_ns=self._profile.keep(self.cut.read_calls))
 
 
 def _has_printed_banner(pid: int) -> bool:
