@@ -40,7 +40,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     kept: list[Path] = []
 
     def load(path: Path, *given: Any, **named: Any) -> Profile:  # noqa: ANN401 - as load_profile has them
-        kept.append(Path(shutil.copy(path, tmp_path / f"kept-{len(kept)}.ireeprof")))
+        kept.append(Path(shutil.copy(path, tmp_path / f"kept-{path.name}")))
         return load_profile(path, *given, **named)
 
     monkeypatch.setattr(execution, "load_profile", load)

@@ -23,7 +23,7 @@ from tracemap.capture.cuda import (
     load_cuda_profile,
     unless_refused,
 )
-from tracemap.capture.noise import WATCH_S, Cut, Watcher
+from tracemap.capture.noise import WATCH_S, Watcher
 from tracemap.capture.plan import Plan
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
 from tracemap.core.diagnostics import Diagnostic
@@ -244,9 +244,10 @@ def _execute_until_goal(
     execution = _execute(plan, _goal_attempt(plan, launch, progress), connection, progress)
     if execution.ending.failed or (execution.profile.event_count and execution.profile.invocations is not UNKNOWN):
         return execution
-    # No call had returned, or nothing ran on a device: make few calls of such a slow function.
-    calls = plan.iterations if execution.calls else plan.batch.calls
-    warmup = 0 if plan.options.warmup is UNKNOWN and not execution.calls else plan.warmup
+    # If no call had returned, make few calls of such a slow function.
+    has_returned = execution.calls > 0 or execution.watcher.runs_idle
+    calls = plan.iterations if has_returned else plan.batch.calls
+    warmup = 0 if plan.options.warmup is UNKNOWN and not has_returned else plan.warmup
     progress(f"running {plan.call.entry.name}, {calls + warmup} calls")
     os.truncate(launch.profile, 0)
     attempt = _Attempt(launch.name("fixed"), launch.profile, plan.folder, calls + warmup, warmup)
@@ -319,7 +320,7 @@ def _record(plan: Plan, attempt: _Attempt, progress: Progress) -> Recording:
         variables = environment(attempt.samples, HookSettings(record_calls=False, sample_hz=plan.sample_hz))
     with suppress(HookUnavailable):
         variables |= stops_environment(attempt.stops, variables)
-    watcher = Watcher(attempt.goal, GrowingProfile(attempt.path), attempt.samples, progress)
+    watcher = Watcher(attempt.goal, GrowingProfile(attempt.path), attempt.samples, progress, attempt.stops)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
     return _ended(plan, attempt, command, ending, watcher)
 
@@ -406,7 +407,7 @@ def _record_on_cuda(plan: Plan, attempt: _Attempt, progress: Progress) -> Record
     """Run the program with the CUDA library."""
     command = plan.command_on_cuda(-(-attempt.calls // plan.batch.calls) or MOST_CALLS)
     growing = GrowingCudaCalls(attempt.cuda, attempt.stops, plan.batch.pieces)
-    watcher = Watcher(attempt.goal, growing, attempt.samples, progress)
+    watcher = Watcher(attempt.goal, growing, attempt.samples, progress, attempt.stops)
     watch = ended_by_signal(unless_refused(watcher.watch, attempt.cuda))
     variables = cuda_variables(attempt.cuda, attempt.stops)
     ending = run_benchmark(command, variables, watch, WATCH_S, plan.niceness)

@@ -329,6 +329,8 @@ def _frequency_hz() -> int:
 WATCH_S: Final = 0.1
 _MAX_SNAPSHOTS = 600
 _SNAPSHOTS_PER_COUNT = 5
+_IDLE_CALLS: Final = 1_000
+"""Submissions of fewer calls may still be in the buffer of the profile's writer, which holds 32 KiB."""
 _EXECUTABLE_SURPLUS = 1.1
 """Samples are counted per executable here and per kernel at the end; executables have slightly more."""
 
@@ -378,14 +380,19 @@ class Watcher:
         cut: how the program was stopped; None: it ended by itself.
     """
 
-    def __init__(self, goal: Goal | None, profile: GrowingCalls, samples: Path, progress: Progress) -> None:
-        """Prepare for a program that has not started. Without a goal it is observed, but never stopped."""
+    def __init__(
+        self, goal: Goal | None, profile: GrowingCalls, samples: Path, progress: Progress, stops: Path
+    ) -> None:
+        """Prepare for a program that has not started. Without a goal it is observed, but never stopped.
+
+        `stops`: the hook's file of the program's clock, which may not exist.
+        """
         import numpy as np  # noqa: F401 - slow to import; must not happen while the program runs
 
         self.snapshots: list[Look] = []
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
-        self._profile = profile
+        self._profile, self._stops = profile, stops
         self._paused_before_ns = paused_ns()
         self._paused_ns = self._paused_before_ns
         self._launched_ns = time.monotonic_ns() - self._paused_before_ns
@@ -423,7 +430,7 @@ class Watcher:
         if goal.sample_hz and len(self.snapshots) % _SNAPSHOTS_PER_COUNT == 0:
             self._count_samples(goal, state)
         reason = goal.reached(state)
-        if reason is None and (profile.begins_ns or state.spent_ns < goal.seconds * 1e9):
+        if reason is None and (profile.begins_ns or (state.spent_ns < goal.seconds * 1e9 and not self.runs_idle)):
             return True
         self.cut = Cut(
             reason,
@@ -436,6 +443,15 @@ class Watcher:
             launch_count=goal.affordable_launches(state),
         )
         return False
+
+    @property
+    def runs_idle(self) -> bool:
+        """Whether so many calls have returned without any submission that the function runs nothing on a device."""
+        if self._profile.begins_ns or not self._stops.is_file():
+            return False
+        import numpy as np
+
+        return int(np.count_nonzero(np.fromfile(self._stops, dtype=np.int64))) >= 2 * _IDLE_CALLS
 
     def _state(self, calls: int) -> StoppingState:
         import numpy as np

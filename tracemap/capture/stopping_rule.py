@@ -63,8 +63,8 @@ class Goal:
     `precision`: half width of the median's interval, as a share of it. `sample_hz`: samples per second and thread; if
     not 0, the number of samples decides instead of the precision. `warmup`: number of warm-up calls; UNKNOWN: until
     times are steady. `launches`: launches that share `seconds` and the rest of the profile's bytes equally; there are
-    fewer if the start of a launch takes too long. `recorded`: bytes of profile to read of earlier launches. `reads_all`:
-    read all calls of the profile, instead of enough of them.
+    fewer if the start of a launch takes too long. `recorded`: bytes of profile to read of earlier launches.
+    `reads_all`: read all calls of the profile, instead of enough of them.
     """
 
     precision: float
