@@ -1,4 +1,4 @@
-"""Costs of recording: profiled calls against calls without the profiler, and the time that `record` takes beside them."""
+"""Cost of recording: profiled calls against unprofiled ones, and the time that `record` takes beside its calls."""
 
 from __future__ import annotations
 
