@@ -338,7 +338,7 @@ def _ended(plan: Plan, attempt: _Attempt, command: Sequence[str], ending: Ending
 
 
 def _is_repeatable(plan: Plan, recording: Recording) -> bool:
-    """Whether another try may give a whole profile."""
+    """True if another try may give a whole profile."""
     attempt, ending = recording.attempt, recording.ending
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     return timed_flushes and not (plan.on_cuda or attempt.is_repeated or ending.failed or ending.interrupted)

@@ -446,7 +446,7 @@ class Watcher:
 
     @property
     def runs_idle(self) -> bool:
-        """Whether so many calls have returned without any submission that the function runs nothing on a device."""
+        """True after a thousand calls without a submission: the function runs nothing on a device."""
         if self._profile.begins_ns or not self._stops.is_file():
             return False
         import numpy as np
