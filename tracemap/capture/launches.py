@@ -218,8 +218,10 @@ def _read_later(
                 return _unreadable(number, "the runtime lost records of it, but none of the first launch")
             return execution, call_times(execution)
 
+    connection.execute("SET threads = 1")  # each reader is a thread
     with ThreadPoolExecutor(usable_processors()) as readers:
         yield from readers.map(read, range(2, 2 + len(recordings)), recordings)
+    connection.execute("RESET threads")
 
 
 def _unreadable(number: int, reason: str) -> Diagnostic:
