@@ -251,9 +251,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     device: Text
     workers: Annotated[Integer, msgspec.Meta(description="Threads that share the work of a dispatch.")]
     clock: Annotated[Clock, msgspec.Meta(description="The clock of the times in the table.")]
-    iterations: Annotated[
-        Integer, msgspec.Meta(description="Measured invocations whose events are in the run.")
-    ]
+    iterations: Annotated[Integer, msgspec.Meta(description="Measured invocations whose events are in the run.")]
     warmup: Annotated[Integer, msgspec.Meta(description="Warm-up invocations, marked in the table.")]
     launches: Annotated[Count, msgspec.Meta(description="Consecutive processes of the program.")] = 1
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured invocations.")]
