@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "build": build.measure,
     "build_largest": build.measure_largest,
     "record": record.measure,
+    "record_time": record.measure_time,
     "profile": profile.measure,
     "elapsed": elapsed.measure,
     "hook": hook.measure,

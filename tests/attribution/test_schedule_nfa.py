@@ -182,7 +182,7 @@ def test_what_is_kept_compressed_adds_up_to_the_same(tmp_path: Path, monkeypatch
         monkeypatch.setattr(rows_of_runs, "_IN_MEMORY", part)
         with scanned(table, made) as (tables, seen):
             kept = "SELECT database_name FROM duckdb_tables() WHERE table_name = 'resolved'"
-            assert (tables.query(kept) == [("compressed_rows",)]) == (part == 0.0)
+            assert (tables.query(kept) == [("compressed_memory",)]) == (part == 0.0)
             pools = [frozenset({0, 1}), frozenset({1, 2})]
             found.append((seen.by_target, seen.slowest, seen.invocations, percentiles(tables, seen, pools)))
     assert found[0] == found[1]

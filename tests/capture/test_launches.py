@@ -17,12 +17,20 @@ from msgspec import structs
 from tests.conftest import Built
 from tests.recording import begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, json_cli
-from tracemap.capture import execution
+from tracemap.capture import execution, stopping_rule
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.launches import _overall_reason
 from tracemap.capture.noise import combined_noise
 from tracemap.capture.record import RecordedRun, record
-from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingState, StopReason
+from tracemap.capture.stopping_rule import (
+    ENOUGH_BYTES,
+    ENOUGH_CALLS,
+    ENOUGH_SAMPLES,
+    MOST_BYTES,
+    Goal,
+    StoppingState,
+    StopReason,
+)
 from tracemap.core.errors import ProgramFailed, UsageInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.runs.ireeprof import records
@@ -40,7 +48,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     kept: list[Path] = []
 
     def load(path: Path, *given: Any, **named: Any) -> Profile:  # noqa: ANN401 - as load_profile has them
-        kept.append(Path(shutil.copy(path, tmp_path / f"kept-{len(kept)}.ireeprof")))
+        kept.append(Path(shutil.copy(path, tmp_path / f"kept-{path.name}")))
         return load_profile(path, *given, **named)
 
     monkeypatch.setattr(execution, "load_profile", load)
@@ -63,8 +71,7 @@ def check_whole(recorded: RecordedRun, profiles: Sequence[Path], folder: Path) -
     marked = [each.pop() for _, each in sorted(warmup.items()) if len(each) == 1]
     assert len(marked) == len(submitted) == max(submitted) + 1
     begins = [submitted[number] for number in sorted(submitted)]
-    for profile in profiles:
-        told = begins_of(profile, folder)
+    for told in sorted(begins_of(profile, folder) for profile in profiles):  # read in any order
         own, begins = begins[: len(told)], begins[len(told) :]
         first, marked = marked[: len(told)], marked[len(told) :]
         assert own == told
@@ -190,6 +197,32 @@ def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
     assert goal.reached(state(calls=500, loading_ms=251)) is StopReason.PRECISION
 
 
+def test_enough_calls_of_a_launch_are_read() -> None:
+    """Its share of the bytes, or 400 measured calls; all calls of a single launch, or of one with few calls."""
+    goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=3, launches=4, reads_all=False)
+    share = ENOUGH_BYTES // 4
+    assert goal.calls_to_read(state(calls=5_000, size=share)) == 5_000
+    assert goal.calls_to_read(state(calls=5_000, size=2 * share)) == 2_500
+    assert goal.calls_to_read(state(calls=5_000, size=50 * share)) == 3 + ENOUGH_CALLS
+    assert goal.calls_to_read(state(calls=200, size=50 * share)) == 200
+    assert goal.calls_to_read(state(calls=5_000)) == 5_000
+    assert replace(goal, recorded=ENOUGH_BYTES).calls_to_read(state(calls=5_000, size=1)) == 3 + ENOUGH_CALLS
+    assert replace(goal, reads_all=True).calls_to_read(state(calls=5_000, size=50 * share)) == 5_000
+    assert goal.bytes_to_read(state(calls=5_000, size=2 * share)) == share
+    assert goal.bytes_to_read(state(calls=0, size=7)) == 7
+
+
+def test_only_what_is_read_of_a_profile_uses_up_its_bytes() -> None:
+    rising = replace(state(calls=5_000), times_ns=np.linspace(1e6, 9e6, 5_000).astype(np.int64), spent_ns=0)
+    goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=4, reads_all=False)
+    assert replace(goal, reads_all=True).reached(replace(rising, bytes=MOST_BYTES // 4)) is StopReason.BYTES
+    assert goal.reached(replace(rising, bytes=MOST_BYTES - 1)) is None
+    assert goal.reached(replace(rising, bytes=MOST_BYTES)) is StopReason.BYTES  # of one launch, on the disk
+    few = replace(rising, calls=403, times_ns=rising.times_ns[:403])
+    assert goal.reached(replace(few, bytes=MOST_BYTES // 4 - 1)) is None
+    assert goal.reached(replace(few, bytes=MOST_BYTES // 4)) is StopReason.BYTES
+
+
 def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:
     seen = structs.replace(UNKNOWN_NOISE, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
     assert combined_noise([UNKNOWN_NOISE, UNKNOWN_NOISE]) == UNKNOWN_NOISE
@@ -272,6 +305,48 @@ def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path
         assert told.startswith("records were lost when the profile was written after each call; so ")
         calls.append(recorded.header.iterations)
     assert calls[0] > 0.4 * calls[1]
+
+
+def test_the_median_is_of_more_calls_than_are_read(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has the first calls of each launch, whole, and the median of all."""
+    monkeypatch.setattr(stopping_rule, "ENOUGH_BYTES", 0)
+    monkeypatch.setattr(stopping_rule, "ENOUGH_CALLS", 25)
+    asked = request(
+        sample(made, "hand_mlp"), tmp_path / "run.parquet", seconds=8.0, precision=50.0, launches=2, warmup=5
+    )
+    recorded = record(asked)
+    header = recorded.header
+    check_numbers(recorded)
+    assert (header.launches, header.iterations, header.warmup) == (2, 50, 10)
+    (told,) = re.findall(r" after ([\d,]+) invocations in 2 launches", recorded.enough)
+    calls = int(told.replace(",", ""))
+    assert calls > 500
+    assert isinstance(header.elapsed_ns, int)
+    assert isinstance(header.invocation.median_ns, int)
+    assert calls * header.invocation.median_ns > 4 * header.elapsed_ns
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spoiled", ["unreadable", "lost"])
+def test_a_later_launch_whose_profile_is_no_good_is_left_out(
+    spoiled: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launches after it are kept."""
+
+    def load(path: Path, *given: Any, **named: Any) -> Profile:  # noqa: ANN401 - as load_profile has them
+        if path.name == "launch-2.ireeprof" and spoiled == "unreadable":
+            path.write_bytes(b"IRPF" + bytes(60))
+        profile = load_profile(path, *given, **named)
+        return replace(profile, lost_records=1) if path.name == "launch-2.ireeprof" else profile
+
+    monkeypatch.setattr(execution, "load_profile", load)
+    asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", seconds=60.0, precision=50.0, launches=3)
+    recorded = record(asked)
+    assert recorded.header.launches == 2
+    check_numbers(recorded)
+    (told,) = (each.message for each in recorded.header.diagnostics if each.slug == "launch-failed")
+    reason = "the runtime lost records of it, but none of the first launch" if spoiled == "lost" else ""
+    assert told.startswith(f"launch 2 is left out: {reason}")
 
 
 @pytest.mark.long

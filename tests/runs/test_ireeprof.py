@@ -136,9 +136,9 @@ def test_the_records_of_a_large_export_are_kept_compressed_and_give_the_same_run
             target = tmp_path / f"{limit}.parquet"
             write_run(UNKNOWN_HEADER, profile.events.in_order(), target, force=False)
             written.append(target.read_bytes())
-            assert ("compressed_rows" in files) == (limit < jsonl.stat().st_size)
+            assert ("compressed_memory" in files) == (limit < jsonl.stat().st_size)
     assert written[0] == written[1]
-    assert not Path(files["compressed_rows"]).parent.exists()
+    assert not Path(files["compressed_memory"]).parent.exists()
 
 
 def test_timed_flushes_cut_calls_but_lose_nothing(made: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The program writes its profile while it runs, so a crash or a kill does not lose
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import os
 import re
@@ -159,7 +160,12 @@ def check_profiles() -> None:
 
 def _known_flags(tool: str) -> frozenset[str]:
     """The IREE flags of the installed tool, from its help."""
-    return frozenset(re.findall(r"--\w+", check_tool([find_tool(tool), "--help"])))
+    return _flags_in_help(find_tool(tool))
+
+
+@functools.cache
+def _flags_in_help(program: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"--\w+", check_tool([program, "--help"])))
 
 
 def profiling_flags(device: str, output: Path) -> list[str]:

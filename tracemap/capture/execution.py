@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 class Execution:
     """One execution of the program: command line, ending, profile, and the folder of its samples.
 
-    Events of other executions must not be added to its events. `calls`: calls made, warm-up included, if the program
-    ended by itself or was stopped after them. `batch`: calls that the program makes at once.
+    Events of other executions must not be added to its events. `calls`: calls in the profile, warm-up included, if the
+    program ended by itself or was stopped. `batch`: calls that the program makes at once.
     """
 
     command: tuple[str, ...]
@@ -84,13 +85,11 @@ class Execution:
     def times_ns(self) -> npt.NDArray[Any]:
         """Time from the start of each call to the start of the next; without the last call if none follows.
 
-        Calls of a batch overlap, so a batch is one entry, with the mean per call.
+        Calls of a batch overlap, so a batch is one entry, with the mean per call. If the program was stopped, the times
+        are those of all its whole calls, also of calls whose events are not read.
         """
-        import numpy as np
-
-        begins, cut = self.profile.begins_ns, self.watcher.cut
-        times_ns = np.diff(begins if cut is None or cut.until_ns is UNKNOWN else np.append(begins, cut.until_ns))
-        return times_ns if self.batch == 1 else np.rint(times_ns / self.batch).astype(np.int64)
+        begins_ns = self.profile.begins_ns if self.watcher.cut is None else self.watcher.begins_ns
+        return _times_ns(begins_ns, self.batch)
 
     @property
     def warmup_batches(self) -> int:
@@ -108,15 +107,63 @@ class Execution:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One planned execution: number of calls (0: until a goal is reached), profile path, and additional flags."""
+    """One planned execution: number of calls (0: until a goal is reached), profile path, and additional flags.
+
+    `folder`: the plan's temporary folder, for the other files of the execution.
+    """
 
     name: str
     path: Path
+    folder: Path
     calls: int
     warmup: int
     goal: Goal | None = None
     more: tuple[str, ...] = ()
     is_repeated: bool = False
+
+    @property
+    def samples(self) -> Path:
+        """Folder of the samples."""
+        return self.folder / f"samples-{self.name}"
+
+    @property
+    def stops(self) -> Path:
+        """The hook's file of the program's clock."""
+        return self.folder / f"stops-{self.name}"
+
+    @property
+    def cuda(self) -> Path:
+        """Folder of the CUDA library's recording."""
+        return self.folder / f"cuda-{self.name}"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One execution that has ended, before its profile is read. `calls`, `warmup`, `batch`: as in `Execution`."""
+
+    command: tuple[str, ...]
+    attempt: _Attempt
+    calls: int
+    warmup: int
+    ending: Ending
+    watcher: Watcher
+    batch: int
+
+    @property
+    def times_ns(self) -> npt.NDArray[Any]:
+        """As in `Execution`."""
+        return _times_ns(self.watcher.begins_ns, self.batch)
+
+    def failure(self, entry: Function) -> str:
+        """The message for a program that failed."""
+        return f"iree-benchmark-module did not finish {entry.name}: {self.ending.explanation}"
+
+
+def _times_ns(begins_ns: Sequence[int] | npt.NDArray[Any], batch: int) -> npt.NDArray[Any]:
+    import numpy as np
+
+    times_ns = np.diff(np.asarray(begins_ns, dtype=np.int64))
+    return times_ns if batch == 1 else np.rint(times_ns / batch).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -153,11 +200,13 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     progress("profile records were lost; running again with more frequent flushes")
     # A single launch uses the whole time; the first one had only its part of it.
     cut = first.watcher.cut
-    calls = first.calls if cut is None else first.warmup + (first.calls - first.warmup) * cut.launch_count
+    calls = first.calls
+    if cut is not None:
+        calls = plan.batch.calls * (cut.warmup + (cut.calls - cut.warmup) * cut.launch_count)
     # Keep events and samples of both executions separate until one of them is chosen.
     try:
         with temporary_sibling(launch.profile) as path:
-            again = _Attempt(launch.name("again"), path, calls, first.warmup, more=(TIMED_FLUSH_FLAG,))
+            again = _Attempt(launch.name("again"), path, plan.folder, calls, first.warmup, more=(TIMED_FLUSH_FLAG,))
             second = _execute(plan, again, connection, progress)
             if _lost_less(second, first) and plan.options.keep_profile:
                 shutil.copyfile(path, launch.profile)
@@ -181,7 +230,8 @@ def _execute_fixed(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnec
     """Run the program with a fixed number of calls."""
     calls = plan.iterations + plan.warmup
     progress(f"running {plan.call.entry.name}, {calls} calls")
-    execution = _execute(plan, _Attempt(launch.name("first"), launch.profile, calls, plan.warmup), connection, progress)
+    attempt = _Attempt(launch.name("first"), launch.profile, plan.folder, calls, plan.warmup)
+    execution = _execute(plan, attempt, connection, progress)
     if plan.flushes_on_timer and plan.options.iterations is UNKNOWN and not plan.options.cache_sim:
         return replace(execution, diagnostics=(_fixed_calls_diagnostic(plan.iterations, _RETURNS_HIDDEN),))
     return execution
@@ -191,21 +241,30 @@ def _execute_until_goal(
     plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress
 ) -> Execution:
     """Run the program until the goal is reached; with the default number of calls if the profile shows no calls."""
-    again = "" if launch.number == 1 else f", launch {launch.number}"
-    progress(f"running {plan.call.entry.name} until its median is known{_expected_samples(plan)}{again}")
-    first = _Attempt(launch.name("first"), launch.profile, 0, plan.warmup, launch.goal)
-    execution = _execute(plan, first, connection, progress)
+    execution = _execute(plan, _goal_attempt(plan, launch, progress), connection, progress)
     if execution.ending.failed or (execution.profile.event_count and execution.profile.invocations is not UNKNOWN):
         return execution
-    # No call had returned, or nothing ran on a device: make few calls of such a slow function.
-    calls = plan.iterations if execution.calls else plan.batch.calls
-    warmup = 0 if plan.options.warmup is UNKNOWN and not execution.calls else plan.warmup
+    # If no call had returned, make few calls of such a slow function.
+    has_returned = execution.calls > 0 or execution.watcher.runs_idle
+    calls = plan.iterations if has_returned else plan.batch.calls
+    warmup = 0 if plan.options.warmup is UNKNOWN and not has_returned else plan.warmup
     progress(f"running {plan.call.entry.name}, {calls + warmup} calls")
     os.truncate(launch.profile, 0)
-    attempt = _Attempt(launch.name("fixed"), launch.profile, calls + warmup, warmup)
+    attempt = _Attempt(launch.name("fixed"), launch.profile, plan.folder, calls + warmup, warmup)
     fixed = _execute(plan, attempt, connection, progress)
     why = _CALLS_DIFFER if execution.calls and fixed.profile.invocations is not UNKNOWN else _RETURNS_HIDDEN
     return replace(fixed, diagnostics=(_fixed_calls_diagnostic(calls, why),) if fixed.profile.event_count else ())
+
+
+def record_launch(plan: Plan, launch: Launch, progress: Progress) -> Recording:
+    """Run the program until the goal of a launch is reached, without reading its profile."""
+    return _record(plan, _goal_attempt(plan, launch, progress), progress)
+
+
+def _goal_attempt(plan: Plan, launch: Launch, progress: Progress) -> _Attempt:
+    again = "" if launch.number == 1 else f", launch {launch.number}"
+    progress(f"running {plan.call.entry.name} until its median is known{_expected_samples(plan)}{again}")
+    return _Attempt(launch.name("first"), launch.profile, plan.folder, 0, plan.warmup, launch.goal)
 
 
 _RETURNS_HIDDEN: Final = "the profile does not show when a call returns"
@@ -235,107 +294,139 @@ def _expected_samples(plan: Plan) -> str:
 
 def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program and read its profile; run it again if the profile was damaged while it was written."""
+    recording = _record(plan, attempt, progress)
+    progress("reading the profile")
+    try:
+        return read_recording(plan, recording, connection, f"{attempt.name}_events")
+    except RunInvalid:
+        if not _is_repeatable(plan, recording):
+            raise
+    # With flushes on a timer, the runtime writes from two threads. One profile of several hundred is damaged by
+    # that (seen with IREE 3.13, also without our hook).
+    progress("the profile was damaged while it was written; running again")
+    os.truncate(attempt.path, 0)
+    repeated = replace(attempt, name=f"{attempt.name}_repeated", is_repeated=True)
+    return _execute(plan, repeated, connection, progress)
+
+
+def _record(plan: Plan, attempt: _Attempt, progress: Progress) -> Recording:
+    """Run the program until it ends, or until the goal of the attempt is reached."""
     if plan.on_cuda:
-        return _execute_on_cuda(plan, attempt, connection, progress)
+        return _record_on_cuda(plan, attempt, progress)
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
-    samples = plan.folder / f"samples-{attempt.name}"
-    stops_file = plan.folder / f"stops-{attempt.name}"
     variables: dict[str, str] = {}
     if plan.sample_hz:
-        samples.mkdir()
-        variables = environment(samples, HookSettings(record_calls=False, sample_hz=plan.sample_hz))
+        attempt.samples.mkdir()
+        variables = environment(attempt.samples, HookSettings(record_calls=False, sample_hz=plan.sample_hz))
     with suppress(HookUnavailable):
-        variables |= stops_environment(stops_file, variables)
-    watcher = Watcher(attempt.goal, GrowingProfile(attempt.path), samples, progress)
+        variables |= stops_environment(attempt.stops, variables)
+    watcher = Watcher(attempt.goal, GrowingProfile(attempt.path), attempt.samples, progress, attempt.stops)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
+    return _ended(plan, attempt, command, ending, watcher)
+
+
+def _ended(plan: Plan, attempt: _Attempt, command: Sequence[str], ending: Ending, watcher: Watcher) -> Recording:
+    """The execution after its end; a program that the watcher stopped has not failed."""
     watcher.end()
     cut, batch = watcher.cut, plan.batch.calls
-    if cut is not None and not ending.interrupted:
-        ending = replace(ending, status=0)  # we ended it: not a failure
-    progress("reading the profile")
-    calls, warmup = (attempt.calls, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
+    if cut is None:
+        calls = attempt.calls or (MOST_CALLS * batch if plan.on_cuda else 0)
+        return Recording(tuple(command), attempt, calls, attempt.warmup, ending, watcher, batch)
+    if not ending.interrupted:
+        ending = replace(ending, status=0)
+    return Recording(tuple(command), attempt, cut.read_calls * batch, cut.warmup * batch, ending, watcher, batch)
+
+
+def _is_repeatable(plan: Plan, recording: Recording) -> bool:
+    """True if another try may give a whole profile."""
+    attempt, ending = recording.attempt, recording.ending
+    timed_flushes = plan.flushes_on_timer or bool(attempt.more)
+    return timed_flushes and not (plan.on_cuda or attempt.is_repeated or ending.failed or ending.interrupted)
+
+
+def read_recording(plan: Plan, recording: Recording, connection: duckdb.DuckDBPyConnection, table: str) -> Execution:
+    """Read the profile of an execution.
+
+    Args:
+        plan: the program.
+        recording: its execution.
+        connection: the database for the events; tables `profile_*` in it are overwritten.
+        table: the name of the table of events.
+
+    Raises:
+        ProgramFailed: the program failed before anything was recorded.
+        DeviceUnprofiled: the runtime does not profile the device.
+        RunInvalid: the profile cannot be read.
+    """
+    if plan.on_cuda:
+        return _read_on_cuda(plan, recording, connection, table)
+    attempt, ending, batch = recording.attempt, recording.ending, recording.batch
+    calls, warmup = recording.calls, recording.warmup
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes, batch)
-    is_repeatable = timed_flushes and not (attempt.is_repeated or ending.failed or ending.interrupted)
-    table, must_be_whole = f"{attempt.name}_events", is_repeatable and cut is None
+    must_be_whole = _is_repeatable(plan, recording) and recording.watcher.cut is None
     try:
         profile = load_profile(attempt.path, connection, table, known, must_be_whole=must_be_whole)
     except RunEmpty:  # a program that never opens the device writes no profile
         profile = empty_profile(connection, table)
-    except RunInvalid:
-        if not is_repeatable:
-            raise
-        # With flushes on a timer, the runtime writes from two threads. One profile of several hundred is damaged by
-        # that (seen with IREE 3.13, also without our hook).
-        progress("the profile was damaged while it was written; running again")
-        os.truncate(attempt.path, 0)
-        repeated = replace(attempt, name=f"{attempt.name}_repeated", is_repeated=True)
-        return _execute(plan, repeated, connection, progress)
     if profile.event_count and profile.invocations is UNKNOWN and not ending.failed:
         warmup = 0  # the events of the warm-up are unknown, so all calls count as measured
-    execution = Execution(
-        tuple(command),
-        attempt.more,
-        calls,
-        warmup,
-        ending,
-        profile,
-        samples,
-        watcher,
-        read_stops(stops_file, profile.begins_ns, calls // batch, plan.batch.pieces),
-        batch=batch,
-    )
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
         check_profiled(plan.call.entry.name, ending.stderr)
-        error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")
-        error.interrupted = ending.interrupted
-        raise error
-    return execution
+        raise _nothing_recorded(plan, recording)
+    stops = read_stops(attempt.stops, profile.begins_ns, calls // batch, plan.batch.pieces)
+    return _execution(replace(recording, warmup=warmup), profile, stops)
 
 
-def _execute_on_cuda(
-    plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress
+def _execution(
+    recording: Recording, profile: Profile, stops: ClockStops | None, cuda: CudaFacts = NO_CUDA
 ) -> Execution:
-    """Run the program with the CUDA library and read its recording."""
-    folder, samples = plan.folder / f"cuda-{attempt.name}", plan.folder / f"samples-{attempt.name}"
-    stops_file, pieces = plan.folder / f"stops-{attempt.name}", plan.batch.pieces
+    return Execution(
+        recording.command,
+        recording.attempt.more,
+        recording.calls,
+        recording.warmup,
+        recording.ending,
+        profile,
+        recording.attempt.samples,
+        recording.watcher,
+        stops,
+        batch=recording.batch,
+        cuda=cuda,
+    )
+
+
+def _nothing_recorded(plan: Plan, recording: Recording) -> ProgramFailed:
+    error = ProgramFailed(f"{recording.failure(plan.call.entry)}; nothing was recorded")
+    error.interrupted = recording.ending.interrupted
+    return error
+
+
+def _record_on_cuda(plan: Plan, attempt: _Attempt, progress: Progress) -> Recording:
+    """Run the program with the CUDA library."""
     command = plan.command_on_cuda(-(-attempt.calls // plan.batch.calls) or MOST_CALLS)
-    variables = cuda_variables(folder, stops_file)
-    watcher = Watcher(attempt.goal, GrowingCudaCalls(folder, stops_file, pieces), samples, progress)
-    watch = ended_by_signal(unless_refused(watcher.watch, folder))
+    growing = GrowingCudaCalls(attempt.cuda, attempt.stops, plan.batch.pieces)
+    watcher = Watcher(attempt.goal, growing, attempt.samples, progress, attempt.stops)
+    watch = ended_by_signal(unless_refused(watcher.watch, attempt.cuda))
+    variables = cuda_variables(attempt.cuda, attempt.stops)
     ending = run_benchmark(command, variables, watch, WATCH_S, plan.niceness)
-    watcher.end()
-    cut, batch = watcher.cut, plan.batch.calls
-    if cut is not None and not ending.interrupted:
-        ending = replace(ending, status=0)  # we ended it: not a failure
-    check_recorded(plan.call.entry.name, folder, ending)
-    progress("reading the recording")
-    made = attempt.calls or MOST_CALLS * batch  # by a program that ended by itself
-    calls, warmup = (made, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
-    table, known = f"{attempt.name}_events", Calls(None, warmup, UNKNOWN if ending.failed else calls, batch)
-    profile = load_cuda_profile(folder, stops_file, connection, table, known, pieces) or empty_profile(
+    recording = _ended(plan, attempt, command, ending, watcher)
+    check_recorded(plan.call.entry.name, attempt.cuda, recording.ending)
+    return recording
+
+
+def _read_on_cuda(plan: Plan, recording: Recording, connection: duckdb.DuckDBPyConnection, table: str) -> Execution:
+    """Read the recording of the CUDA library."""
+    attempt, pieces, failed = recording.attempt, plan.batch.pieces, recording.ending.failed
+    known = Calls(None, recording.warmup, UNKNOWN if failed else recording.calls, recording.batch)
+    profile = load_cuda_profile(attempt.cuda, attempt.stops, connection, table, known, pieces) or empty_profile(
         connection, table
     )
-    stops = repeated_stops(stops_file, pieces)
-    execution = Execution(
-        command=tuple(command),
-        more=(),
-        calls=calls,
-        warmup=warmup,
-        ending=ending,
-        profile=profile,
-        samples=samples,
-        watcher=watcher,
-        stops=None if stops is None else whole_stops(stops),
-        batch=batch,
-        cuda=cuda_facts(folder),
-    )
-    if ending.failed and profile.event_count == 0:
-        error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")
-        error.interrupted = ending.interrupted
-        raise error
-    return execution
+    if failed and profile.event_count == 0:
+        raise _nothing_recorded(plan, recording)
+    stops = repeated_stops(attempt.stops, pieces)
+    return _execution(recording, profile, None if stops is None else whole_stops(stops), cuda_facts(attempt.cuda))
 
 
 _UNPROFILED: Final = re.compile(r"\w+ HAL-native profiling is not implemented")

@@ -329,6 +329,8 @@ def _frequency_hz() -> int:
 WATCH_S: Final = 0.1
 _MAX_SNAPSHOTS = 600
 _SNAPSHOTS_PER_COUNT = 5
+_IDLE_CALLS: Final = 1_000
+"""Submissions of fewer calls may still be in the buffer of the profile's writer, which holds 32 KiB."""
 _EXECUTABLE_SURPLUS = 1.1
 """Samples are counted per executable here and per kernel at the end; executables have slightly more."""
 
@@ -337,13 +339,15 @@ _EXECUTABLE_SURPLUS = 1.1
 class Cut:
     """How a program was stopped: it made `calls` whole calls (or batches), and the first `warmup` are warm-up.
 
-    `why`: None if no call had returned when the time was spent. `until_ns`: start of the first call that is left out;
-    UNKNOWN if there is none, so that the time of the last call is unknown. `spent_ns`, `bytes`: spent budget.
-    `launch_count`: number of launches that share the budget, including this one.
+    `reason`: None if no call had returned when the time was spent. `read_calls`: number of first calls whose events are
+    read. `until_ns`: start of the first call after them; UNKNOWN if there is none, so that the time of the last call is
+    unknown. `spent_ns`, `bytes`: spent budget. `launch_count`: number of launches that share the budget, including this
+    one.
     """
 
     reason: StopReason | None
     calls: int
+    read_calls: int
     warmup: int
     until_ns: Integer
     spent_ns: int
@@ -376,19 +380,32 @@ class Watcher:
         cut: how the program was stopped; None: it ended by itself.
     """
 
-    def __init__(self, goal: Goal | None, profile: GrowingCalls, samples: Path, progress: Progress) -> None:
-        """Prepare for a program that has not started. Without a goal it is observed, but never stopped."""
+    def __init__(
+        self, goal: Goal | None, profile: GrowingCalls, samples: Path, progress: Progress, stops: Path
+    ) -> None:
+        """Prepare for a program that has not started. Without a goal it is observed, but never stopped.
+
+        `stops`: the hook's file of the program's clock, which may not exist.
+        """
         import numpy as np  # noqa: F401 - slow to import; must not happen while the program runs
 
         self.snapshots: list[Look] = []
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
-        self._profile = profile
+        self._profile, self._stops = profile, stops
         self._paused_before_ns = paused_ns()
         self._paused_ns = self._paused_before_ns
         self._launched_ns = time.monotonic_ns() - self._paused_before_ns
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
+
+    @property
+    def begins_ns(self) -> list[int]:
+        """Begins of the whole calls (or batches) of a program that was stopped, on the host's monotonic clock.
+
+        The last value is the begin of the next call, if there is one.
+        """
+        return self._profile.begins_ns[: 0 if self.cut is None else self.cut.calls + 1]
 
     def watch(self, pid: int) -> bool:
         """Take a snapshot of the program; False: stop it."""
@@ -413,11 +430,28 @@ class Watcher:
         if goal.sample_hz and len(self.snapshots) % _SNAPSHOTS_PER_COUNT == 0:
             self._count_samples(goal, state)
         reason = goal.reached(state)
-        if reason is None and (profile.begins_ns or state.spent_ns < goal.seconds * 1e9):
+        if reason is None and (profile.begins_ns or (state.spent_ns < goal.seconds * 1e9 and not self.runs_idle)):
             return True
-        warmup, launch_count = state.warmup_at_end(goal), goal.affordable_launches(state)
-        self.cut = Cut(reason, state.calls, warmup, UNKNOWN, state.spent_ns, state.bytes, launch_count)
+        self.cut = Cut(
+            reason,
+            calls=state.calls,
+            read_calls=goal.calls_to_read(state),
+            warmup=state.warmup_at_end(goal),
+            until_ns=UNKNOWN,
+            spent_ns=state.spent_ns,
+            bytes=goal.bytes_to_read(state),
+            launch_count=goal.affordable_launches(state),
+        )
         return False
+
+    @property
+    def runs_idle(self) -> bool:
+        """True after a thousand calls without a submission: the function runs nothing on a device."""
+        if self._profile.begins_ns or not self._stops.is_file():
+            return False
+        import numpy as np
+
+        return int(np.count_nonzero(np.fromfile(self._stops, dtype=np.int64))) >= 2 * _IDLE_CALLS
 
     def _state(self, calls: int) -> StoppingState:
         import numpy as np
@@ -449,12 +483,12 @@ class Watcher:
         self._progress(f"sampling: expect about {expected} samples in kernels in {goal.seconds:g} s")
 
     def end(self) -> None:
-        """Remove the records of calls that are left out, after the program has ended."""
+        """Remove the records of calls that are not to be read, after the program has ended."""
         if self.cut is None:
             return
         self._profile.read_on()
         if self.cut.calls:
-            self.cut = replace(self.cut, until_ns=self._profile.keep(self.cut.calls))
+            self.cut = replace(self.cut, until_ns=self._profile.keep(self.cut.read_calls))
 
 
 def _has_printed_banner(pid: int) -> bool:

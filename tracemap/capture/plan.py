@@ -116,7 +116,10 @@ class Plan:
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer or counts_on_gpu:
             return None
         warmup = options.warmup if isinstance(options.warmup, Unknown) else self.batch.count(options.warmup)
-        return Goal(options.precision / 100, options.seconds, self.sample_hz, warmup, self.launches)
+        reads_all = self.launches == 1 or self.on_cuda
+        return Goal(
+            options.precision / 100, options.seconds, self.sample_hz, warmup, self.launches, reads_all=reads_all
+        )
 
     @property
     def launches(self) -> int:

@@ -21,6 +21,13 @@ ENOUGH_SAMPLES: Final = 2_000
 """Samples in kernels. An op with a tenth of them has its share to within 1.3 points."""
 MOST_BYTES: Final = 64 << 20
 """Size limit of the profile. Reading it takes about as many seconds as recording; it is never held in memory."""
+ENOUGH_BYTES: Final = 32 << 20
+ENOUGH_CALLS: Final = 400
+"""Bytes of profile to read of all launches together, and measured calls to read of each, whichever is more.
+
+Reading a call of a tiny program takes three times as long as the call. More calls of the same process would hardly make
+the costs of its ops more precise: memory layout changes them by more, and only other launches show that.
+"""
 LEAST_HZ: Final = 251
 MOST_DEFAULT_HZ: Final = 1_999
 """Bounds of the default sampling rate. At 15 to 40 us per sample in a virtual machine, sampling takes 0.5 % to 8 % of
@@ -56,7 +63,8 @@ class Goal:
     `precision`: half width of the median's interval, as a share of it. `sample_hz`: samples per second and thread; if
     not 0, the number of samples decides instead of the precision. `warmup`: number of warm-up calls; UNKNOWN: until
     times are steady. `launches`: launches that share `seconds` and the rest of the profile's bytes equally; there are
-    fewer if the start of a launch takes too long. `recorded`: bytes of profile already recorded.
+    fewer if the start of a launch takes too long. `recorded`: bytes of profile to read of earlier launches.
+    `reads_all`: read all calls of the profile, instead of enough of them.
     """
 
     precision: float
@@ -65,6 +73,7 @@ class Goal:
     warmup: Integer
     launches: int = 1
     recorded: int = 0
+    reads_all: bool = True
 
     def reached(self, state: StoppingState) -> StopReason | None:
         """The reason to stop now; None: continue."""
@@ -74,9 +83,21 @@ class Goal:
         if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
             return None  # measure at least one call
         launch_count = self.affordable_launches(state)
-        if state.bytes >= (MOST_BYTES - self.recorded) / launch_count:
+        if self.bytes_to_read(state) >= (MOST_BYTES - self.recorded) / launch_count or state.bytes >= MOST_BYTES:
             return StopReason.BYTES
         return StopReason.SECONDS if state.spent_ns >= self.seconds * 1e9 / launch_count else None
+
+    def calls_to_read(self, state: StoppingState) -> int:
+        """Number of calls, warm-up included, whose events are read: the first ones, all of them or enough."""
+        if self.reads_all or not state.bytes:
+            return state.calls
+        share = max(0, ENOUGH_BYTES - self.recorded) / self.affordable_launches(state)
+        enough = max(state.warmup_at_end(self) + ENOUGH_CALLS, int(state.calls * share / state.bytes))
+        return min(state.calls, enough)
+
+    def bytes_to_read(self, state: StoppingState) -> int:
+        """Size of the profile of these calls."""
+        return state.bytes * self.calls_to_read(state) // max(1, state.calls) if state.calls else state.bytes
 
     def affordable_launches(self, state: StoppingState) -> int:
         """Number of launches that share the budget: fewer if starting the program is expensive."""

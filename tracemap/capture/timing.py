@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """Measured calls of an execution: number, times, elapsed time with the gaps, its parts, and the noise."""
+    """Measured calls of an execution: number, times, elapsed time with the gaps, its parts, and the noise.
+
+    `times_ns` and `noise` cover all calls that were made, the others those whose events were read.
+    """
 
     calls: Integer
     times_ns: npt.NDArray[Any]
@@ -63,8 +66,12 @@ def call_times(execution: Execution) -> CallTimes:
         execution.times_ns[warmup:],
         elapsed_ns,
         elapsed,
-        observed_noise(execution.watcher.snapshots, span.begin_ns, span.end_ns),
+        observed_noise(execution.watcher.snapshots, span.begin_ns, _latest(span.end_ns, execution.watcher.begins_ns)),
     )
+
+
+def _latest(end_ns: Integer, begins_ns: Sequence[int]) -> Integer:
+    return max(end_ns, *begins_ns[-1:]) if isinstance(end_ns, int) and begins_ns else end_ns
 
 
 def _span_by_clock(execution: Execution) -> MeasuredSpan | None:

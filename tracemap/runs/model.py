@@ -229,7 +229,8 @@ UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
 class Invocation(Record, frozen=True):
     """Time of a measured invocation, from its first submission to that of the next invocation.
 
-    `low_ns` and `high_ns` are the ends of the median's 95 % interval; unknown for too few invocations.
+    `median_ns` is the median of all measured invocations; the run may have events of fewer. `low_ns` and `high_ns` are
+    the ends of its 95 % interval; unknown for too few invocations.
     """
 
     median_ns: Integer
@@ -250,7 +251,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     device: Text
     workers: Annotated[Integer, msgspec.Meta(description="Threads that share the work of a dispatch.")]
     clock: Annotated[Clock, msgspec.Meta(description="The clock of the times in the table.")]
-    iterations: Annotated[Integer, msgspec.Meta(description="Measured invocations of the function.")]
+    iterations: Annotated[Integer, msgspec.Meta(description="Measured invocations whose events are in the run.")]
     warmup: Annotated[Integer, msgspec.Meta(description="Warm-up invocations, marked in the table.")]
     launches: Annotated[Count, msgspec.Meta(description="Consecutive processes of the program.")] = 1
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured invocations.")]

@@ -30,6 +30,8 @@ _LEAST_MEMORY = LEAST_MEMORY_MB * 1_000_000
 CSV: Final = "FORMAT csv, HEADER true"
 """Options of COPY for CSV. With them, texts are escaped so that no spreadsheet evaluates them as formulas."""
 
+_COMPRESSED: Final = "compressed_"
+
 _idle: list[duckdb.DuckDBPyConnection] = []
 """Empty databases to reuse, because opening one takes longer than a query about a file."""
 
@@ -101,15 +103,33 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
             LockFreeThread(target=connection.close).start()
 
 
+@contextmanager
+def attached_database(connection: duckdb.DuckDBPyConnection, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for another thread, which creates tables in a database of its own, called `name`.
+
+    Afterwards, `connection` sees its tables as `name.TABLE`. Both share the memory limit.
+    """
+    own = connection.cursor()
+    try:
+        own.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+        yield own
+    finally:
+        own.close()
+
+
 def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
     """Store new tables, except temporary ones, compressed in a file.
 
     The file is in the folder to which the connection of `open_database` spills. Wide tables with repeated values take a
     tenth of the space there, and less time than spilling them uncompressed.
     """
-    ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
-    connection.execute(f"ATTACH IF NOT EXISTS {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
-    connection.execute("SET search_path = 'compressed_rows.main,memory.main'")  # old tables stay visible
+    query = "SELECT current_setting('temp_directory'), current_database()"
+    ((folder, database),) = connection.execute(query).fetchall()
+    if database.startswith(_COMPRESSED):
+        return
+    compressed = f"{_COMPRESSED}{database}"
+    connection.execute(f"ATTACH {literal(str(Path(folder) / f'{compressed}.duckdb'))} AS {compressed}")
+    connection.execute(f"SET search_path = '{compressed}.main,{database}.main'")  # old tables stay visible
 
 
 @contextmanager
