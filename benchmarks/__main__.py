@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from benchmarks import (
     store_spark,
     timeline,
 )
-from benchmarks.measure import Figure, print_figures
+from benchmarks.measure import Figure, prepare, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "start": start.measure,
@@ -60,7 +59,7 @@ LONG: dict[str, Callable[[Path], list[Figure]]] = {
 
 def main(names: list[str]) -> int:
     """Run, print, and return 0; 2 for a name that is none of the benchmarks'."""
-    os.environ["TRACEMAP_CACHE_DIR"] = ""  # every build compiles, unless a benchmark says otherwise
+    prepare()
     every = BENCHMARKS | LONG
     unknown = sorted(set(names) - set(every))
     if unknown:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Figure, in_turn, print_title, run, targeted, tracemap
-from tests.support import ROOT, SAMPLES
+from tests.support import SAMPLES
 
 PAIRS = 15
 ITERATIONS = 50
@@ -15,8 +15,6 @@ ITERATIONS = 50
 
 def measure(folder: Path) -> list[Figure]:
     """Fifteen alternating pairs of each command and `python -c pass`, on a bundle and a short run of the MLP."""
-    # Installing compiles the package, too. A checkout may be used with PYTHONDONTWRITEBYTECODE.
-    run([sys.executable, "-m", "compileall", "-q", ROOT / "tracemap"])
     bundle, recording = folder / "hand_mlp.tracemap", folder / "run.parquet"
     run(tracemap("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", bundle))
     run(tracemap("record", bundle, "--iterations", str(ITERATIONS), "-o", recording))
