@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     build,
+    build_parts,
     differences,
     elapsed,
     growth,
@@ -49,12 +50,13 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "differences": differences.measure,
 }
 LONG: dict[str, Callable[[Path], list[Figure]]] = {
+    "build_parts": build_parts.measure,
     "largest_runs": large_runs.measure_largest,
     "real_sizes": real_sizes.measure,
     "store": store.measure,
     "store_spark": store_spark.measure,
 }
-"""Those that run only where they are named: they take many minutes and gigabytes."""
+"""Those that run only where they are named: they take many minutes and gigabytes, or have no figure with a target."""
 
 
 def main(names: list[str]) -> int:

@@ -30,16 +30,17 @@ PAIRS, PAIRS_OF_LARGEST, PAIRS_WITHOUT_TARGET = 9, 3, 3
 
 def measure(folder: Path) -> list[Figure]:
     """Nine alternating pairs of each model."""
-    decoders = [_decoder(folder, layers) for layers in LAYERS]
+    decoders = [decoder(folder, layers) for layers in LAYERS]
     return [figure for model in (MODEL, *decoders) for figure in _pairs(folder, model, PAIRS)]
 
 
 def measure_largest(folder: Path) -> list[Figure]:
     """Three alternating pairs of a decoder of 50 thousand ops."""
-    return _pairs(folder, _decoder(folder, LARGEST_LAYERS), PAIRS_OF_LARGEST)
+    return _pairs(folder, decoder(folder, LARGEST_LAYERS), PAIRS_OF_LARGEST)
 
 
-def _decoder(folder: Path, layers: int) -> Path:
+def decoder(folder: Path, layers: int) -> Path:
+    """Write a decoder of this many layers; returns the model's file."""
     model = folder / f"decoder{layers}.mlir"
     model.write_text(Decoder(layers).text(), encoding="utf-8")
     return model
