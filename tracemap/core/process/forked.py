@@ -177,7 +177,7 @@ def in_child_process(work: Callable[[], bytes], *, worth_it: bool = True) -> Ite
     """
     with ExitStack() as ended:
         child = None
-        if worth_it and usable_processors() > 1 and not _others_run():
+        if worth_it and usable_processors() > 1 and not others_run():
             with suppress(OSError):
                 child = ended.enter_context(fork_work(work))
         yield lambda: (child.told() if child else b"") or work()
@@ -187,7 +187,7 @@ class LockFreeThread(threading.Thread):
     """A thread that holds no lock that Python code may need: other threads may fork next to it."""
 
 
-def _others_run() -> bool:
+def others_run() -> bool:
     """Whether other threads run. They may hold a lock that the work needs, as caches and imports do."""
     others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
     # The thread of rich only shows progress.

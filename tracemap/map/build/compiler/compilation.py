@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.core.process.children import end, start
-from tracemap.core.process.forked import ForkedWork, fork_work
+from tracemap.core.process.forked import ForkedWork, fork_work, others_run
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
@@ -406,7 +406,7 @@ class Compilation:
         content = self._model.content
         if not content.startswith(BYTECODE_MAGIC) and nesting_fault(content):
             return None
-        if not is_library_of(self._compiler.program):
+        if others_run() or not is_library_of(self._compiler.program):
             return None
         files = RunFiles(self.module, self._folder / "phases")
         library_files = LibraryFiles(
