@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,20 @@ def test_functions_with_paths_as_names_have_memory(tmp_path: Path) -> None:
         folder,
         folder / "m.mlir",
     }
+
+
+def test_a_program_may_have_threads_of_mlir(tmp_path: Path) -> None:
+    """A forked process does not have them."""
+    (tmp_path / "m.mlir").write_text(ADD, encoding="utf-8")
+    program = """
+import tracemap
+from iree.compiler import ir
+context = ir.Context()
+module = ir.Module.parse("".join("func.func @f%d() { return }\\n" % n for n in range(20)), context)
+tracemap.build("m.mlir")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False, timeout=300)
+    assert done.returncode == 0
 
 
 def test_constants_of_the_configured_module_are_whole(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from tracemap.map.build.compiler.library import (
     LibraryFiles,
     TaggedModel,
     compile_with_library,
+    has_worker_threads,
     is_library_of,
 )
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
@@ -406,7 +407,7 @@ class Compilation:
         content = self._model.content
         if not content.startswith(BYTECODE_MAGIC) and nesting_fault(content):
             return None
-        if others_run() or not is_library_of(self._compiler.program):
+        if others_run() or has_worker_threads() or not is_library_of(self._compiler.program):
             return None
         files = RunFiles(self.module, self._folder / "phases")
         library_files = LibraryFiles(

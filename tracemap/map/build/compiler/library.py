@@ -11,6 +11,7 @@ import ctypes
 import os
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_void_p, py_object
 from dataclasses import dataclass
 from functools import cache
@@ -81,6 +82,20 @@ def is_library_of(program: Path) -> bool:
         return program.resolve().parent == own.resolve() and _library() is not None and ir.Operation is not None
     except OSError:
         return False
+
+
+def has_worker_threads() -> bool:
+    """Whether MLIR has threads in this process, because someone else uses its bindings.
+
+    All contexts of a process share them, and a forked process would wait forever for threads that it does not have.
+    """
+    names = (task.read_text(errors="replace") for task in Path("/proc/self/task").glob("*/comm"))
+    with suppress(OSError):  # a thread ended meanwhile
+        return any(name.startswith(_WORKER) for name in names)
+    return True
+
+
+_WORKER: Final = "llvm-worker"
 
 
 class _Invocation:
