@@ -124,7 +124,8 @@ class Row:
     def of(cls, figure: Figure) -> Row:
         """A figure of a benchmark, which should not exceed its target."""
         values = figure.values or (figure.value,)
-        return cls(figure.name, values, figure.unit, len(values), f"≤ {figure.target:g}")
+        unit = "×" if figure.unit == "x" else figure.unit
+        return cls(figure.name, values, unit, len(values), f"≤ {figure.target:g}")
 
     @classmethod
     def share(cls, name: str, right: float, count: float, least: float | None = None) -> Row:
@@ -474,7 +475,7 @@ def page(results: Sequence[Measured], sizes: Sizes, about: dict[str, str], *, sm
 @click.option("--only", multiple=True, help="Measure only this section, print it, and write no page.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=DOCS / "evaluation.md", help="The page.")
 def main(seeds: int | None, seed_base: int | None, small: bool, only: tuple[str, ...], output: Path) -> None:
-    """Measure and write the page; status 1 if a section could not be measured."""
+    """Measure and write the page; status 1 if a section that needs no GPU could not be measured."""
     os.environ["TRACEMAP_CACHE_DIR"] = ""  # every build compiles
     if unknown := set(only) - {section.name for section in SECTIONS}:
         raise click.UsageError(f"no such section: {', '.join(sorted(unknown))}")

@@ -65,7 +65,7 @@ def test_a_section_that_fails_is_written_with_its_reason() -> None:
 
 def test_rows_say_whether_their_target_is_met() -> None:
     slow = Row.of(Figure("build / iree-compile", 1.2, "x", 1.1, (1.1, 1.2, 1.4)))
-    assert slow.cells() == ("build / iree-compile", "1.2 x", "1.15 to 1.3", "3", "≤ 1.1, missed")
+    assert slow.cells() == ("build / iree-compile", "1.2 ×", "1.15 to 1.3", "3", "≤ 1.1, missed")
     few_wrong = Row.share("right", 199_999, 200_000, 1.0)
     assert few_wrong.cells() == ("right", "99.99 %", "–", "200,000", "≥ 100, missed")
     assert Row.share("right", 10, 10, 0.95).is_met
