@@ -46,7 +46,8 @@ class Sizes:
     """How much a run measures.
 
     `seeds`: generated programs, the first of seed `seed_base`. `kernels`: those whose shares are judged. `flag_files`:
-    the most samples to cover. `rounds`: of the hook. `pairs`: of samples and no samples. `build_pairs`,
+    the most samples to cover. `rounds`: of the hook. `pairs`: of samples and no samples. `recordings`,
+    `recorded_models`: recordings with the default options. `build_pairs`,
     `build_layers`: pairs and decoders for the cost of `build`. `programs`: those with a slow kernel. `growth_layers`,
     `growth_calls`: depths and numbers of calls. `alterations`: changed programs. `models`, `faults`: models with
     planted faults, and the faults in each of two places.
@@ -58,6 +59,8 @@ class Sizes:
     flag_files: int
     rounds: int
     pairs: int
+    recordings: int
+    recorded_models: tuple[str, ...]
     build_pairs: int
     build_layers: tuple[int, ...]
     programs: int
@@ -79,6 +82,8 @@ FULL: Final = Sizes(
     flag_files=1000,
     rounds=11,
     pairs=9,
+    recordings=3,
+    recorded_models=("hand_mlp", "torch_resnet18_small", "jax_gpt2_4l"),
     build_pairs=3,
     build_layers=(64,),
     programs=3,
@@ -95,6 +100,8 @@ SMALL: Final = Sizes(
     flag_files=3,
     rounds=3,
     pairs=3,
+    recordings=1,
+    recorded_models=("jax_gpt2_4l",),
     build_pairs=1,
     build_layers=(8,),
     programs=1,
@@ -274,8 +281,13 @@ def _coverage(sizes: Sizes, folder: Path) -> list[Row]:
 def _overhead(sizes: Sizes, folder: Path) -> list[Row]:
     from benchmarks import hook, record, sampling
 
+    beside = folder / "beside"
+    beside.mkdir()
+    figures = record.measure(folder)
+    with resized(record, PAIRS=sizes.recordings, MODELS=sizes.recorded_models):
+        figures += record.measure_time(beside)
     with resized(hook, ROUNDS=sizes.rounds), resized(sampling, PAIRS=sizes.pairs):
-        figures = [*record.measure(folder), *hook.measure(folder), *sampling.measure(folder)]
+        figures += [*hook.measure(folder), *sampling.measure(folder)]
     return list(map(Row.of, figures))
 
 
@@ -382,7 +394,7 @@ SECTIONS: Final = (
     Section("coverage", ("make corpus",), _coverage),
     Section(
         "overhead",
-        ("python -m benchmarks record", "python -m benchmarks hook", "python -m benchmarks sampling"),
+        ("python -m benchmarks record record_time", "python -m benchmarks hook", "python -m benchmarks sampling"),
         _overhead,
         shows_output=True,
     ),
