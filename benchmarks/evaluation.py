@@ -295,7 +295,8 @@ def _build(sizes: Sizes, folder: Path) -> list[Row]:
     from benchmarks import build
     from tests.oracle import build_cost
 
-    with resized(build, PAIRS=sizes.build_pairs, LAYERS=sizes.build_layers):
+    pairs = {"PAIRS": sizes.build_pairs, "PAIRS_WITHOUT_TARGET": sizes.build_pairs}
+    with resized(build, LAYERS=sizes.build_layers, **pairs):
         rows = list(map(Row.of, build.measure(folder)))
     judged = [build_cost.judge(build_cost.program(seed), folder) for seed in range(1, sizes.programs + 1)]
     first = sum(own.rank == 1 for own in judged)
