@@ -43,7 +43,7 @@ PACKAGES: Final = ("iree-base-compiler", "iree-base-runtime")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much a run measures.
+    """Sample sizes of a run.
 
     `seeds`: generated programs, the first of seed `seed_base`. `kernels`: those whose shares are judged. `flag_files`:
     the most samples to cover. `rounds`: of the hook. `pairs`: of samples and no samples. `recordings`,
@@ -147,7 +147,7 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether the median is within the bound; true without one."""
+        """True if the median is within the bound, or there is none."""
         if not self.bound:
             return True
         sign, _, limit = self.bound.partition(" ")
@@ -197,7 +197,7 @@ class Measured:
 
     @property
     def is_failed(self) -> bool:
-        """Whether figures are missing that any machine should have."""
+        """True if figures are missing that any machine should have."""
         return bool(self.reason) and not self.section.is_optional
 
 
