@@ -7,6 +7,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 CORPUS ?= samples
 PYTEST_FLAGS ?= -n 2 --durations=30 --durations-min=5
 SEEDS ?= 200
+EVALUATION_SEEDS ?=
 REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
 FUZZ ?= 100000
@@ -14,6 +15,7 @@ KNOCKS ?= 20
 RELEASES ?= 3.11.0,3.12.0,3.13.0
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
+EVALUATION_FLAGS ?=
 FRONTENDS_FLAGS ?=
 SPARK_FLAGS ?=
 SIGNING_KEY ?=
@@ -33,7 +35,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions bisections reduced reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release checksums clean
+.PHONY: help venv demo test quick thorough browser vulkan mlir lint format docs schemas assets gallery bench sizes corpus questions bisections reduced reproducers accuracy evaluation mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release checksums clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -133,7 +135,7 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.inside $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.reads
 	$(BIN)/python -m tests.oracle.shares
-	$(BIN)/python -m tests.oracle.busy
+	$(BIN)/python -m tests.oracle.busy $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.edits --seeds $(SEEDS)
 	$(BIN)/python -m tests.oracle.levels $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.compilations --corpus $(CORPUS)
@@ -147,6 +149,9 @@ accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated pro
 	$(BIN)/python -m tests.oracle.numerics --corpus $(CORPUS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.native $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.build_cost --corpus $(CORPUS) $(ACCURACY_FLAGS)
+
+evaluation: $(READY) ## measure all figures of docs/evaluation.md in one run and write it; EVALUATION_SEEDS=200 for more programs
+	$(BIN)/python -m benchmarks.evaluation $(if $(EVALUATION_SEEDS),--seeds $(EVALUATION_SEEDS)) $(EVALUATION_FLAGS)
 
 reduced: $(READY) ## reduce the models of 15 problems, and check that what is left shows them
 	$(BIN)/python -m tests.oracle.reduce

@@ -48,12 +48,13 @@ class OwnUsage:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured value with its target, which it should not exceed."""
+    """A measured value with its target, which it should not exceed; `values`: those whose median it is."""
 
     name: str
     value: float
     unit: str
     target: float
+    values: tuple[float, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -187,12 +188,19 @@ def print_title(title: str) -> None:
     print(f"\n{title}\n{'':30}{'median':>10}{'q1':>10}{'q3':>10}{'n':>5}")
 
 
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The quartiles of values, the median in the middle; of a single value, that three times."""
+    if len(values) == 1:
+        return (values[0],) * 3
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
 def print_row(name: str, values: Sequence[float], unit: str, target: float | None = None) -> Figure | None:
     """A row of a table: median, quartiles, number of values; a `Figure` of the median where there is a target."""
-    median = statistics.median(values)
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (median,) * 3
+    low, median, high = quartiles(values)
     row = f"  {name:28}" + "".join(f"{value:10.3f}" for value in (median, low, high)) + f"{len(values):5}"
-    figure = None if target is None else Figure(name, median, unit, target)
+    figure = None if target is None else Figure(name, median, unit, target, tuple(values))
     print(row + f"  {unit}" + (f"  target <= {target:g}  {figure.verdict}" if figure else ""), flush=True)
     return figure
 

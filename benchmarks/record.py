@@ -89,7 +89,7 @@ def measure_time(folder: Path) -> list[Figure]:
         print_row(f"{model}: record", [own.seconds for own, _ in pairs], "s")
         print_row("  its calls", [own.calls_s for own, _ in pairs], "s")
         print_row("  as many plain calls", [plain for _, plain in pairs], "s")
-        name = f"{model}: record beside its calls / calls"
+        name = f"{model}: other time / time of calls"
         figures.append(targeted(name, [own.beside for own, _ in pairs], "x", 1.5))
     return figures
 

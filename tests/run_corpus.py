@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
 from tests.support import Corpus, Json, check_cli, flow_of_plain_compile, json_cli
 from tracemap.core.units import format_ns, format_share, plural
+from tracemap.map.model import Outcome
 
 HEADINGS = ("flag file", "ops", "sites", "kernels", "events", "cpu time", "attributed", "build", "record", "attribute")
 
@@ -43,7 +44,7 @@ def main(folder: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="tracemap-corpus-") as work:
         for flags in flag_files:
             try:
-                print(_row(_try(corpus, flags, Path(work))), flush=True)
+                print(_row(covered(corpus, flags, Path(work)).cells()), flush=True)
             except (AssertionError, KeyError) as error:
                 failures.append(f"{flags}: {type(error).__name__}: {error}")
                 print(_row((flags, "FAILED")), flush=True)
@@ -55,7 +56,38 @@ def main(folder: Path) -> int:
     return 1 if failures else 0
 
 
-def _try(corpus: Corpus, flags: str, work: Path) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A flag file that passed every check: what its map and its run cover.
+
+    `ops`, `sites`: all of them; `known_ops`: those with an outcome; `owned_sites`: dispatches with an op. `seconds`:
+    times of build, record and attribute as text.
+    """
+
+    flags: str
+    ops: int
+    known_ops: int
+    sites: int
+    owned_sites: int
+    kernels: int
+    events: int
+    measured_ns: int
+    attributed_ns: int
+    seconds: tuple[str, str, str]
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table, in the order of `HEADINGS`."""
+        counts = map(str, (self.ops, self.sites, self.kernels, self.events))
+        share = format_share(self.attributed_ns, self.measured_ns)
+        return (self.flags, *counts, format_ns(self.measured_ns), share, *self.seconds)
+
+
+def covered(corpus: Corpus, flags: str, work: Path) -> Covered:
+    """Build, record, attribute and report, with every check.
+
+    Raises:
+        AssertionError: a check or a command failed.
+    """
     watch = Stopwatch(time.perf_counter())
     model = corpus.model_of(flags)
     bundle, run, page = work / f"{model}.tracemap", work / f"{flags}.parquet", work / f"{flags}.html"
@@ -73,14 +105,19 @@ def _try(corpus: Corpus, flags: str, work: Path) -> tuple[str, ...]:
     check_attribution(attribution, run)
     check_bounds(attribution)
     check_page(page, shown["module"]["name"])
-    return (*_figures(flags, shown, attribution, run), build_time, record_time, attribute_time)
-
-
-def _figures(flags: str, shown: Json, attribution: Json, run: Path) -> tuple[str, ...]:
     cpu = next(metric for metric in attribution["metrics"] if metric["name"] == "cpu_ns")
-    counts = (str(len(shown[what])) for what in ("ops", "sites", "kernels"))
-    share = format_share(cpu["attributed"], cpu["measured"])
-    return (flags, *counts, str(count_of_run(run)), format_ns(cpu["measured"]), share)
+    return Covered(
+        flags,
+        len(shown["ops"]),
+        sum(op["outcome"] != Outcome.UNKNOWN for op in shown["ops"]),
+        len(shown["sites"]),
+        sum(bool(site["members"]) for site in shown["sites"]),
+        len(shown["kernels"]),
+        count_of_run(run),
+        cpu["measured"],
+        cpu["attributed"],
+        (build_time, record_time, attribute_time),
+    )
 
 
 def _row(cells: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ def main(seeds: int, seed_base: int | None, seed: int | None, jobs: int, write_d
         return
     base = secrets.randbelow(1_000_000_000) if seed_base is None else seed_base
     print(f"seeds from {base}", file=sys.stderr)
-    result, last = _measure_many(base, seeds, jobs)
+    result, last = measure_many(base, seeds, jobs)
     text = _report(result, f"seeds {base} to {last}")
     if write_docs:
         write_part(DOCS / "accuracy.md", "accuracy", text)
@@ -49,7 +49,7 @@ def _report(result: Result, seeds: str) -> str:
     return text
 
 
-def _measure_many(base: int, wanted: int, jobs: int) -> tuple[Result, int]:
+def measure_many(base: int, wanted: int, jobs: int) -> tuple[Result, int]:
     """The results of so many programs, and the last seed; what the compiler does not take is replaced by the next."""
     total, seeds, began = Result(), count(base), time.monotonic()
     last = base

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import click
 
+from tests.documents import DOCS, write_part
 from tests.support import SAMPLES, Json, command_line
 from tracemap.capture.noise import niceness_to_run_at
 from tracemap.core.units import UNKNOWN
@@ -236,11 +237,14 @@ def table(judged: Found) -> str:
     type=click.Path(path_type=Path, exists=True),
     help="Leave what was recorded in this folder.",
 )
-def main(recordings: int, keep: Path | None) -> None:
+@click.option("--write-docs", is_flag=True, help="Put the table into docs/accuracy.md.")
+def main(recordings: int, keep: Path | None, *, write_docs: bool) -> None:
     """Print the table; status 1 where a target is missed."""
     with tempfile.TemporaryDirectory(prefix="tracemap-busy-") as folder:
         judged = measure(recordings, keep or Path(folder))
     print(table(judged))
+    if write_docs:
+        write_part(DOCS / "accuracy.md", "busy", table(judged))
     sys.exit(is_missed(judged))
 
 

@@ -51,6 +51,7 @@ class Editor:
         self.lines = original(text)
         self._random = random
         self._context = ir.Context()
+        self._context.enable_multithreading(False)  # its threads would be missing in processes forked from this one
         self._context.allow_unregistered_dialects = True
         self._fresh = 0
         self.done: list[str] = []

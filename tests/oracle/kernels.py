@@ -111,6 +111,7 @@ def _sites(flow: str) -> Iterator[CalledKernel]:
 
 def _kernels(sources: str) -> dict[str, KernelGraph]:
     context = ir.Context()
+    context.enable_multithreading(False)  # its threads would be missing in processes forked from this one
     context.allow_unregistered_dialects = True
     module = ir.Module.parse(sources, context)
     functions = [op for op in _walk(module.operation) if op.name == "func.func"]

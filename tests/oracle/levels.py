@@ -91,6 +91,7 @@ def lowered(text: str) -> str:
 def operations(text: str) -> list[ir.Operation]:
     """All operations, those inside of ops included, in the order in which ops are numbered."""
     context = ir.Context()
+    context.enable_multithreading(False)  # its threads would be missing in processes forked from this one
     context.allow_unregistered_dialects = True
     found = [ir.Module.parse(text, context).operation]
     waiting = _below(found[0])

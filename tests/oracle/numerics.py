@@ -372,12 +372,12 @@ def main(corpus: Path, models: str, count: int, *, write_docs: bool) -> None:
     print(text)
     if write_docs:
         write_part(DOCS / "accuracy.md", "numerics", text)
-    is_good = sum(result.site_right for result in results) >= _LEAST_SITES * len(results)
-    is_named = sum(result.op_right for result in results) >= _LEAST_OPS * len(results)
+    is_good = sum(result.site_right for result in results) >= LEAST_SITES * len(results)
+    is_named = sum(result.op_right for result in results) >= LEAST_OPS * len(results)
     sys.exit(0 if is_good and is_named and not wrong else 1)
 
 
-_LEAST_SITES, _LEAST_OPS = 57 / 60, 50 / 60
+LEAST_SITES, LEAST_OPS = 57 / 60, 50 / 60
 
 
 def table(results: Sequence[Judgement]) -> str:
