@@ -30,7 +30,7 @@ from typing import Final
 import click
 from jinja2 import Environment, StrictUndefined
 
-from benchmarks.measure import Figure, quartiles
+from benchmarks.measure import Figure, prepare, quartiles
 from tests.documents import DOCS
 from tests.support import ROOT, SAMPLES, Corpus
 
@@ -489,7 +489,7 @@ def page(results: Sequence[Measured], sizes: Sizes, about: dict[str, str], *, sm
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=DOCS / "evaluation.md", help="The page.")
 def main(seeds: int | None, seed_base: int | None, small: bool, only: tuple[str, ...], output: Path) -> None:
     """Measure and write the page; status 1 if a section that needs no GPU could not be measured."""
-    os.environ["TRACEMAP_CACHE_DIR"] = ""  # every build compiles
+    prepare()
     if unknown := set(only) - {section.name for section in SECTIONS}:
         raise click.UsageError(f"no such section: {', '.join(sorted(unknown))}")
     sizes = SMALL if small else FULL
