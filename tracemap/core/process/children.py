@@ -111,6 +111,11 @@ def path_argument(path: Path) -> str:
     return text if text[:1].isalnum() or text[:1] in _SAFE_STARTS else f"./{text}"
 
 
+def log_command(command: Sequence[str | Path]) -> None:
+    """Log a command line as a shell would take it, for `--verbose`."""
+    _LOG.debug("$ %s", shlex.join(map(str, command)))
+
+
 def start(
     arguments: Sequence[str | Path],
     *,
@@ -138,7 +143,7 @@ def start(
     command = [path_argument(argument) if isinstance(argument, Path) else argument for argument in arguments]
     if broken := next((argument for argument in command if "\0" in argument), ""):
         raise UsageInvalid(f"{broken!r} contains a zero byte, which no program can receive as an argument; remove it")
-    _LOG.debug("$ %s", shlex.join(command))
+    log_command(command)
     with signals_deferred(), _Children.starting:
         if _Children.closed:
             raise EndedBySignal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
-from tracemap.core.process.children import end, start
+from tracemap.core.process.children import end, log_command, start
 from tracemap.core.process.forked import ForkedWork, fork_work, others_run
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
@@ -23,13 +23,13 @@ from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
 from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, layout_flags, read_dump_files, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, parsing_limit_s
+from tracemap.ir.source_model import TEXT_FILE
 from tracemap.ir.text_checks import nesting_fault
 from tracemap.map.build.compiler.failure_messages import (
     compiler_error,
     failure_message,
     flags_complaint,
     is_ended_from_outside,
-    lacks_flag,
     missing_library_message,
 )
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
@@ -407,6 +407,8 @@ class Compilation:
         content = self._model.content
         if not content.startswith(BYTECODE_MAGIC) and nesting_fault(content):
             return None
+        if any("\0" in flag for flag in self._compiler.flags):  # refused where a program starts
+            return None
         if others_run() or has_worker_threads() or not is_library_of(self._compiler.program):
             return None
         files = RunFiles(self.module, self._folder / "phases")
@@ -424,6 +426,7 @@ class Compilation:
         run = Run(self._compiler.program.name, files, work, work.kill)
         self._runs.append(run)
         self._work = work
+        log_command([self._compiler.program, TEXT_FILE, "-o", self.module, *flags])
         return run
 
     def has_parsed(self) -> bool:
@@ -517,9 +520,9 @@ class Compilation:
     def _run_thread(self) -> None:
         """The thread: compile, and wait for the end."""
         try:
-            if self._work is not None and self._finish_fork(self._work):
-                return
-            if self._first_run.wait() == 0:
+            if self._work is not None:
+                self._finish_fork(self._work)
+            elif self._first_run.wait() == 0:
                 self._second_run = self._generate()
                 if self._second_run.wait() != 0 and not self.no_kernels:
                     self.no_kernels = OWN_KERNELS_REJECTED
@@ -535,26 +538,20 @@ class Compilation:
         except BaseException as error:  # raised again in `wait`
             self._error = error
 
-    def _finish_fork(self, work: ForkedWork) -> bool:
-        """Wait for the compiler's library; False if iree-compile has to start from the beginning."""
+    def _finish_fork(self, work: ForkedWork) -> None:
+        """Wait for the compiler's library."""
         if self._wants_remarks:
             while not self.configured.exists() and self._first_run.poll() is None:
                 time.sleep(_POLL_S)
             if self.configured.exists():
                 self._remarks_run = self._start_remarks_run()
         result = work.told()
-        if self._first_run.status != 0:
-            if not lacks_flag(self._first_run.reported):
-                return True
-            self._work = None
-            self._first_run = self._start_first_run()
-            return False
-        kernels = Kernels.of(result)
-        self._kernels, self.no_kernels = kernels.texts, kernels.unknown
-        if self.no_kernels:
-            self._second_run = self._compile_whole()
-            self._second_run.wait()
-        return True
+        if self._first_run.status == 0:
+            kernels = Kernels.of(result)
+            self._kernels, self.no_kernels = kernels.texts, kernels.unknown
+            if self.no_kernels:
+                self._second_run = self._compile_whole()
+                self._second_run.wait()
 
     def _generate(self) -> Run:
         parser = MlirParser()

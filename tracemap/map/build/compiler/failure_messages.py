@@ -57,11 +57,6 @@ def is_ended_from_outside(status: int) -> bool:
     return -status in _LIMIT_SIGNALS | _KILL_SIGNALS
 
 
-def lacks_flag(output: str) -> bool:
-    """Whether a compiler ended because it does not have one of its flags."""
-    return "Unknown command line argument" in output
-
-
 def flags_complaint(flags: Sequence[str], output: str) -> str:
     """The flags that the compiler complains about, and its complaint in one line, which says nothing twice.
 
