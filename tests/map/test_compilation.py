@@ -82,6 +82,16 @@ def test_functions_with_paths_as_names_have_memory(tmp_path: Path) -> None:
     }
 
 
+def test_printed_ir_is_where_the_user_wants_it(tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(ADD, encoding="utf-8")
+    flags = ("--mlir-print-ir-before=iree-flow-outline-dispatch-regions", "--mlir-print-ir-tree-dir=printed")
+    check_cli("build", "m.mlir", "--", *flags, cwd=tmp_path)
+    assert {path.name.partition("_iree")[2] for path in (tmp_path / "printed").rglob("*.mlir")} == {
+        "-flow-outline-dispatch-regions.mlir"
+    }
+    assert json_cli("memory", "m.tracemap", cwd=tmp_path)["functions"][0]["peak_bytes"] > 0
+
+
 def test_a_program_may_have_threads_of_mlir(tmp_path: Path) -> None:
     """A forked process does not have them."""
     (tmp_path / "m.mlir").write_text(ADD, encoding="utf-8")

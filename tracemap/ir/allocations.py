@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,7 @@ BEFORE_LAYOUT = "--mlir-print-ir-before=iree-stream-layout-slices"
 """The flag that prints all functions ahead of the layout to the standard error."""
 _TREE = "--mlir-print-ir-tree-dir"
 """The flag that makes these prints files of their own. The standard error has no buffer, so it costs ten times more."""
+_PRINTS_IR = ("--mlir-print-ir-", "-mlir-print-ir-")
 _INITIALIZER_START = re.compile(r"^\s*util\.initializer\b", re.MULTILINE)
 _DUMP = re.compile(
     r"^// -----// IR Dump Before LayoutSlicesPass: iree-stream-layout-slices //----- //$\n", re.MULTILINE
@@ -196,13 +197,14 @@ _PARENT_FOLDER = re.compile(rb"(?:\.|\\2[Ee]){2}(?:/|\\2[Ff])|(?:/|\\2[Ff])(?:\.
 """A step up in a path, also with the escapes of MLIR's strings."""
 
 
-def layout_flags(folder: Path, model: bytes) -> tuple[str, ...]:
-    """The flags that print all functions ahead of the layout, to files in a folder if the model's names allow it.
+def layout_flags(folder: Path, model: bytes, flags: Iterable[str]) -> tuple[str, ...]:
+    """The flags that print all functions ahead of the layout to files in a folder; none if that is impossible.
 
-    The compiler makes folders of the functions' names, so a name with `../` could lead out of the folder.
+    The compiler makes folders of the functions' names, so a name with `../` could lead out of the folder. And if other
+    `flags` print the IR, their output would be in the folder, too.
     """
-    is_safe = _PARENT_FOLDER.search(model) is None
-    return (BEFORE_LAYOUT, f"{_TREE}={folder}") if is_safe else (BEFORE_LAYOUT,)
+    prints = any(flag.startswith(_PRINTS_IR) for flag in flags)
+    return () if prints or _PARENT_FOLDER.search(model) else (BEFORE_LAYOUT, f"{_TREE}={folder}")
 
 
 def read_dump_files(folder: Path, after: str) -> str:

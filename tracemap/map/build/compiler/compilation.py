@@ -269,8 +269,11 @@ class Compiler:
 
     def for_remarks(self) -> Compiler:
         """The compiler with remarks, and without flags that write anything but the module."""
-        flags = tuple(flag for flag in self.flags if not flag.startswith(OUTPUT_FLAG_PREFIXES))
-        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, NO_THREADS), *flags))
+        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, NO_THREADS), *self.without_output().flags))
+
+    def without_output(self) -> Compiler:
+        """The compiler without flags that write anything but the module."""
+        return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith(OUTPUT_FLAG_PREFIXES)))
 
     def for_timing(self) -> Compiler:
         """The compiler that reports its times, without flags that write anything else."""
@@ -385,7 +388,7 @@ class Compilation:
         self._start_lock = threading.Lock()
         self._runs: list[Run] = []
         self._layout_folder = folder / "layout"
-        self._layout_flags = layout_flags(self._layout_folder, model.content)
+        self._layout_flags = layout_flags(self._layout_folder, model.content, self._compiler.flags)
         self._constants_run: Run | None = None
         self._second_run: Run | None = None
         self._dump_run: Run | None = None
@@ -605,8 +608,9 @@ class Compilation:
         stream = self.wait_for("stream")
         dumps = read_dump_files(self._layout_folder, stream)
         if not dumps:
-            printing = (_TO_STREAM, *self._compiler.lacking(*_PRINTING), BEFORE_LAYOUT)
-            run = self._run(self.bytecode, "stream.mlir", printing, dumps=False)
+            compiler = self._compiler.without_output()
+            printing = (_TO_STREAM, *compiler.lacking(*_PRINTING), BEFORE_LAYOUT)
+            run = self._run(self.bytecode, "stream.mlir", printing, dumps=False, compiler=compiler)
             dumps = run.reported if run.wait() == 0 else ""
         return dumped_functions(dumps)
 
