@@ -198,7 +198,9 @@ def test_a_library_of_the_same_name_with_other_code_is_none_of_it(hosts: Path, t
 
 def test_waiting_programs_wait_as_long_as_without_samples(hosts: Path, tmp_path: Path) -> None:
     words = ("-o", tmp_path / "run.parquet", "--", hosts / "opens", "idle", "300", hosts / "lib.so")
-    assert "no sample was taken" in refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    said = refused("run-empty", "record", hosts / "b.tracemap", *words, cwd=tmp_path)
+    # On a busy machine, its start may take long enough for a sample.
+    assert "no sample was taken" in said or "samples lies in code of the bundle" in said
 
 
 def test_threads_may_be_canceled_at_once_and_have_small_stacks(hosts: Path, tmp_path: Path) -> None:
