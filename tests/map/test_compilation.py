@@ -181,13 +181,42 @@ def test_what_a_build_depends_on_decides(project: Project) -> None:
     assert project.compiles()
 
 
-def test_a_damaged_entry_is_not_used(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["map.json", "module.vmfb", "source/m.mlir"])
+def test_a_damaged_entry_is_not_used(damaged: str, project: Project, tmp_path: Path) -> None:
+    """Another program may be removing its files at the same time."""
     assert project.compiles()
+    first = contents(project.folder / "m.tracemap")
     (kept,) = (tmp_path / "cache" / "builds").iterdir()
-    (kept / "bundle" / "map.json").write_text("{}", encoding="utf-8")
+    (kept / "bundle" / damaged).unlink()
     assert project.compiles()
+    assert contents(project.folder / "m.tracemap") == first
     shutil.rmtree(project.folder / "m.tracemap")
     assert not project.compiles()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--iree-opt-import-parameters=scope=side.bin",),
+        ("--iree-opt-import-parameters", "scope=side.bin"),
+        ("--iree-link-bitcode=other.bc,side.bin",),
+        ("--iree-opt-export-parameters=scope=new.irpa",),
+        ("--iree-codegen-dump-tuning-specs-to", "new"),
+        ("--iree-scheduling-dump-statistics-file=new",),
+        ("--iree-hal-preprocess-executables-with=sed s/a/b/",),
+        ("--mlir-timing",),
+    ],
+)
+def test_flags_with_files_decide(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content of files to read is part of what is looked for; files to write exist only after a compilation."""
+    monkeypatch.setenv("TRACEMAP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    compiler = Compiler.installed(compile_flags("local", words))
+    entries = []
+    for content in (b"1", b"2"):
+        (tmp_path / "side.bin").write_bytes(content)
+        entries.append(find_entry(compiler, b"", (), CallToKeep()))
+    assert entries[0] != entries[1] if "side.bin" in words[-1] else entries == [None, None]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(project: Project, tmp_path: Path) -> None:

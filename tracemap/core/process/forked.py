@@ -150,6 +150,7 @@ def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or the work would not learn how its own children end
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

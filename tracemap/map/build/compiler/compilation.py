@@ -550,6 +550,8 @@ class Compilation:
                 self._remarks_run = self._start_remarks_run()
         result = work.told()
         if self._first_run.status == 0:
+            if not result:  # the status is unknown, since this program ignores SIGCHLD
+                raise compiler_error(ModelInvalid, 1, self._first_run.said)
             kernels = Kernels.of(result)
             self._kernels, self.no_kernels = kernels.texts, kernels.unknown
             if self.no_kernels:

@@ -234,6 +234,7 @@ def compile_with_library(model: TaggedModel, flags: Sequence[str], files: Librar
         ModelInvalid: the compiler rejects the model, or its module has a name for which it would dump phases elsewhere.
     """
     _print_to(files.output)
+    os.environ["TMPDIR"] = str(files.module.parent)  # linked constants of the program, which stay if it is killed
     invocation = _Invocation(flags)
     invocation.dump_phases_to(files.phases)
     invocation.read(model.content)
