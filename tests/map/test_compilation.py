@@ -12,7 +12,11 @@ import pytest
 
 from tests.support import SAMPLES, Json, check_cli, json_cli, run_cli
 from tracemap.core.toolchain import find_tool
+from tracemap.map.build.cache import find_entry
+from tracemap.map.build.compiler.compilation import Compiler
+from tracemap.map.build.compiler.flags import compile_flags
 from tracemap.map.build.compiler.library import is_library_of
+from tracemap.map.bundle_documents import CallToKeep
 
 IREE_COMPILE_ONLY = "--verify=true"
 """A flag that the library does not have, so that iree-compile's program runs."""
@@ -104,6 +108,30 @@ tracemap.build("m.mlir")
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False, timeout=300)
     assert done.returncode == 0
+
+
+IGNORING = """
+import signal, sys, tracemap
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(len(tracemap.build(sys.argv[1], sys.argv[2]).graph.sites))
+"""
+
+
+def test_a_program_may_ignore_how_its_children_end(tmp_path: Path) -> None:
+    """The compiler runs a linker, and needs its status."""
+    model = SAMPLES / "models" / "hand_mlp.mlir"
+    command = [sys.executable, "-c", IGNORING, model, tmp_path / "m.tracemap"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "4\n", done.stderr
+
+
+def test_files_of_the_linker_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the compiler is killed, which this flag shows better: then the compiler itself removes none."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    flag = "--iree-llvmcpu-keep-linker-artifacts"
+    check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "m.tracemap", "--", flag)
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_constants_of_the_configured_module_are_whole(tmp_path: Path) -> None:

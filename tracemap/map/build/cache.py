@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +28,17 @@ FOLDER_VARIABLE: Final = "TRACEMAP_CACHE_DIR"
 _MOST_BYTES: Final = 2 << 30
 """The limit for all entries together. If it is exceeded, the least recently used ones are removed."""
 _MOST_BYTES_OF_ONE: Final = _MOST_BYTES // 4
-_BUNDLE, _SOURCES = "bundle", "sources.json"
+_BUNDLE, _CONTENT = "bundle", "content.json"
 _COMPILER_VARIABLES: Final = ("IREE_", "CUDA_", "HIP_", "ROCM_")
+_WRITES: Final = re.compile(
+    r"-(?:artifacts|dot\w*|dump|export|graph|keep|listing|output|print|remarks|reproducer|splat|stat(?:s|istics)|time|timing"
+    r"|track|trace|view|write)(?:-|$)"
+)
+"""In the names of flags that make the compiler write more than the module."""
+_RUNS: Final = ("--iree-hal-preprocess-executables-with", "--iree-llvmcpu-link-embedded")
+"""Flags for which programs run that the flag does not name as a file."""
+_SEPARATORS: Final = re.compile(r"[=,;:\s]+")
+"""What separates the names of files from one another, and from scopes, in the values of flags."""
 _EXTERNAL_CODE: Final = b"executable.object"
 """In models that link files, which the compiler searches in several folders."""
 
@@ -44,6 +54,13 @@ class Sources(msgspec.Struct, frozen=True):
         """The record of the texts that were found for some names."""
         digests = {name: _digest([text.encode(errors="surrogatepass")]) for name, text in sorted(texts.items())}
         return cls(tuple(sorted(names)), digests)
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """What an entry consists of: the Python files of its build, and the SHA-256 of the bundle's files by their paths."""
+
+    sources: Sources
+    files: dict[str, str]
 
 
 def cache_folder() -> Path | None:
@@ -64,24 +81,35 @@ class CacheEntry:
     folder: Path
 
     def restore(self, target: Path, texts_of: Callable[[Collection[str]], Mapping[str, str]]) -> Bundle | None:
-        """Copy the bundle to a target; None if there is none, or if its Python files have changed.
+        """Copy the bundle to a target; None if that is impossible, or if its Python files have changed.
+
+        Other programs may remove files of the entry meanwhile, so the copies are checked before they get their name.
 
         Args:
             target: the new bundle; `check_target` has accepted it.
             texts_of: finds the texts of Python files by their names.
-
-        Raises:
-            TargetExists, TargetUnwritable: the bundle cannot be written.
         """
+        bundle = self.folder / _BUNDLE
+
+        def copy(folder: Path) -> None:
+            for path in _files_in(bundle):
+                place = folder / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(bundle / path, place)
+            if _digests(folder) != content.files:
+                raise BundleInvalid(f"{bundle}: files are missing or have changed")
+            (folder / RUNS_FOLDER).mkdir()
+
         try:
-            sources = msgspec.json.decode((self.folder / _SOURCES).read_bytes(), type=Sources)
+            content = msgspec.json.decode((self.folder / _CONTENT).read_bytes(), type=_Content)
+            sources = content.sources
             if Sources.of(sources.names, texts_of(sources.names)) != sources:
                 return None
-            kept = load(self.folder / _BUNDLE)
+            kept = load(bundle)
             os.utime(self.folder)
-        except (OSError, msgspec.MsgspecError, TracemapError):
+            publish(target, copy)
+        except (OSError, msgspec.MsgspecError, TracemapError):  # a target that cannot be written is reported later
             return None
-        publish(target, lambda folder: shutil.copytree(self.folder / _BUNDLE, folder, dirs_exist_ok=True))
         return replace(kept, path=target)
 
     def keep(self, bundle: Bundle, sources: Sources) -> None:
@@ -94,7 +122,8 @@ class CacheEntry:
             with temporary_sibling(self.folder) as folder:
                 shutil.copytree(bundle.path, folder / _BUNDLE, ignore=shutil.ignore_patterns(RUNS_FOLDER))
                 (folder / _BUNDLE / RUNS_FOLDER).mkdir()
-                (folder / _SOURCES).write_bytes(msgspec.json.encode(sources))
+                content = _Content(sources, _digests(folder / _BUNDLE))
+                (folder / _CONTENT).write_bytes(msgspec.json.encode(content))
                 with suppress(FileExistsError):  # another build has just kept the same
                     rename_into_place(folder, self.folder)
             _remove_oldest(self.folder.parent)
@@ -169,11 +198,15 @@ def _flags(flags: Sequence[str]) -> Iterator[bytes]:
     """
     for flag in flags:
         yield flag.encode(errors="surrogateescape")
-        value = Path(flag.partition("=")[2] or flag)
-        if value.is_file():
-            yield value.read_bytes()
-        elif value.is_dir() or flag.startswith(OUTPUT_FLAG_PREFIXES):
+        name, _, value = flag.partition("=")
+        if flag.startswith("-") and (name in _RUNS or name.startswith(OUTPUT_FLAG_PREFIXES) or _WRITES.search(name)):
             raise IsADirectoryError
+        # The whole value may be a name, too, if that contains separators.
+        for path in map(Path, dict.fromkeys((value or flag, *_SEPARATORS.split(value or flag)))):
+            if path.is_file():
+                yield path.read_bytes()
+            elif path.name and path.is_dir():
+                raise IsADirectoryError
 
 
 def _kept(keeping: CallToKeep) -> Iterator[bytes]:
@@ -187,6 +220,19 @@ def _kept(keeping: CallToKeep) -> Iterator[bytes]:
             raise OSError
         yield scope.encode(errors="surrogatepass")
         yield path.read_bytes()
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The paths of a folder's files, relative to it."""
+    return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    digests = {}
+    for path in _files_in(folder):
+        with (folder / path).open("rb") as file:
+            digests[path.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _size(folder: Path) -> int:
