@@ -32,6 +32,16 @@ module @m {
 """
 
 
+ADD = """func.func @add(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %sum = stablehlo.add %x, %x : tensor<4xf32> loc("layers.py":1:1)
+  return %sum : tensor<4xf32>
+}
+"""
+
+RENAMED = ADD.replace("func.func", 'module @"x.11.y z" { func.func') + "}"
+"""The compiler itself gives the module another name."""
+
+
 def constants(count: int) -> str:
     """A model with a constant that dumps elide, and that is no splat."""
     values = ", ".join(f"{number % 7}.0" for number in range(count))
@@ -59,7 +69,7 @@ def contents(bundle: Path) -> dict[str, bytes | Json]:
     return {**files, "map": graph}
 
 
-@pytest.mark.parametrize("text", [SLASHES, constants(800), (SAMPLES / "models" / "hand_mlp.mlir").read_text()])
+@pytest.mark.parametrize("text", [SLASHES, RENAMED, constants(800), (SAMPLES / "models" / "hand_mlp.mlir").read_text()])
 def test_both_ways_make_the_same_bundle(text: str, tmp_path: Path) -> None:
     assert is_library_of(find_tool("iree-compile"))
     (tmp_path / "m.mlir").write_text(text, encoding="utf-8")
@@ -141,13 +151,6 @@ def test_constants_of_the_configured_module_are_whole(tmp_path: Path) -> None:
 
 
 # ---- cache
-
-
-ADD = """func.func @add(%x: tensor<4xf32>) -> tensor<4xf32> {
-  %sum = stablehlo.add %x, %x : tensor<4xf32> loc("layers.py":1:1)
-  return %sum : tensor<4xf32>
-}
-"""
 
 
 SPEC = """module attributes {transform.with_named_sequence} {

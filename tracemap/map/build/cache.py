@@ -57,7 +57,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """What an entry consists of: the Python files of its build, and the SHA-256 of the bundle's files by their paths."""
+    """An entry's content: the Python files of its build, and the SHA-256 of the bundle's files by their paths."""
 
     sources: Sources
     files: dict[str, str]

@@ -121,7 +121,8 @@ class Run:
 
     def dump(self, number: int) -> Path | None:
         """The dump of a phase, once the compiler has begun it."""
-        return next(iter(sorted(self.files.phases.glob(f"*.{number}.*.mlir"))), None)
+        dumps = sorted(self.files.phases.glob(f"*.{number}.*.mlir"))
+        return next((dump for dump in dumps if dump.name.rsplit(".", 3)[1] == str(number)), None)
 
     @property
     def said(self) -> str:

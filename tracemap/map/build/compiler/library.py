@@ -245,6 +245,9 @@ def compile_with_library(model: TaggedModel, flags: Sequence[str], files: Librar
     invocation.hand_back(module)
     invocation.check_after_passes(wanted=False)
     invocation.run("start", _CONFIGURED)
+    # Dumped without having run. The next dump may have another name, since the compiler changes names like `a.b`.
+    for dump in files.phases.glob("*.hal.mlir"):
+        dump.unlink()
     try:
         texts = set_line_locations(MlirParser(), module)
     except (ModelInvalid, ValueError) as error:
