@@ -144,6 +144,14 @@ def test_files_of_the_linker_are_removed(tmp_path: Path, monkeypatch: pytest.Mon
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+def test_flags_for_printing_leave_the_texts_of_kernels_alone(tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(ADD, encoding="utf-8")
+    for name, flags in (("plain", ()), ("generic", ("--", "--mlir-print-op-generic"))):
+        check_cli("build", "m.mlir", "-o", f"{name}.tracemap", *flags, cwd=tmp_path)
+    (plain,) = (tmp_path / "plain.tracemap" / "kernels").glob("add_*.mlir")
+    assert (tmp_path / "generic.tracemap" / "kernels" / plain.name).read_bytes() == plain.read_bytes()
+
+
 def test_constants_of_the_configured_module_are_whole(tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text(constants(800), encoding="utf-8")
     check_cli("build", "m.mlir", cwd=tmp_path)

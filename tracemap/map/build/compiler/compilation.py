@@ -341,6 +341,8 @@ _CONSTANT = b"dense_resource<"
 _LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
 """In a model that seems to contain large constants; the compiler may create some in other models, too."""
 _PARSED_NAME = "parsed"
+_PRINTS_OTHERWISE = re.compile(r"--?mlir-(?:print-(?!ir-|debuginfo)|use-nameloc)")
+"""Flags for how all of a process prints IR, so that the library would also print the texts of kernels otherwise."""
 
 
 class _Cancelled(Exception):
@@ -412,6 +414,8 @@ class Compilation:
         if not content.startswith(BYTECODE_MAGIC) and nesting_fault(content):
             return None
         if any("\0" in flag for flag in self._compiler.flags):  # refused where a program starts
+            return None
+        if any(_PRINTS_OTHERWISE.match(flag) for flag in self._compiler.flags):
             return None
         if others_run() or has_worker_threads() or not is_library_of(self._compiler.program):
             return None
