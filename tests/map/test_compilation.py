@@ -144,6 +144,14 @@ def test_files_of_the_linker_are_removed(tmp_path: Path, monkeypatch: pytest.Mon
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+def test_a_limit_for_files_is_named(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "tracemap", "build", SAMPLES / "models" / "hand_mlp.mlir", "-o", "m.tracemap"]
+    limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *build, "--no-cache"]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "`ulimit -f`" in done.stderr
+
+
 def test_flags_for_printing_leave_the_texts_of_kernels_alone(tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text(ADD, encoding="utf-8")
     for name, flags in (("plain", ()), ("generic", ("--", "--mlir-print-op-generic"))):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_void_p, py_object
@@ -234,6 +235,7 @@ def compile_with_library(model: TaggedModel, flags: Sequence[str], files: Librar
         ModelInvalid: the compiler rejects the model, or its module has a name for which it would dump phases elsewhere.
     """
     _print_to(files.output)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and the compiler would not name the limit
     os.environ["TMPDIR"] = str(files.module.parent)  # linked constants of the program, which stay if it is killed
     invocation = _Invocation(flags)
     invocation.dump_phases_to(files.phases)
