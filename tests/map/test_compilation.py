@@ -130,7 +130,7 @@ print(len(tracemap.build(sys.argv[1], sys.argv[2]).graph.sites))
 def test_a_program_may_ignore_how_its_children_end(tmp_path: Path) -> None:
     """The compiler runs a linker, and needs its status."""
     model = SAMPLES / "models" / "hand_mlp.mlir"
-    command = [sys.executable, "-c", IGNORING, model, tmp_path / "m.tracemap"]
+    command = [sys.executable, "-c", IGNORING, str(model), str(tmp_path / "m.tracemap")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "4\n", done.stderr
 
@@ -145,7 +145,8 @@ def test_files_of_the_linker_are_removed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_limit_for_files_is_named(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "tracemap", "build", SAMPLES / "models" / "hand_mlp.mlir", "-o", "m.tracemap"]
+    model = str(SAMPLES / "models" / "hand_mlp.mlir")
+    build = [sys.executable, "-m", "tracemap", "build", model, "-o", "m.tracemap"]
     limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *build, "--no-cache"]
     done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

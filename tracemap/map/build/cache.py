@@ -38,7 +38,7 @@ _WRITES: Final = re.compile(
 _RUNS: Final = ("--iree-hal-preprocess-executables-with", "--iree-llvmcpu-link-embedded")
 """Flags for which programs run that the flag does not name as a file."""
 _SEPARATORS: Final = re.compile(r"[=,;:\s]+")
-"""What separates the names of files from one another, and from scopes, in the values of flags."""
+"""Characters between the names of files, or after a scope, in the values of flags."""
 _EXTERNAL_CODE: Final = b"executable.object"
 """In models that link files, which the compiler searches in several folders."""
 
