@@ -16,6 +16,7 @@ from tracemap.map.build.cache import find_entry
 from tracemap.map.build.compiler.compilation import Compiler
 from tracemap.map.build.compiler.flags import compile_flags
 from tracemap.map.build.compiler.library import is_library_of
+from tracemap.map.bundle import FOLDERS
 from tracemap.map.bundle_documents import CallToKeep
 
 IREE_COMPILE_ONLY = "--verify=true"
@@ -209,6 +210,7 @@ def test_an_unchanged_model_is_compiled_once(project: Project) -> None:
     (project.folder / "m.tracemap" / "runs" / "kept.csv").write_text("", encoding="utf-8")
     assert not project.compiles()
     assert contents(project.folder / "m.tracemap") == {**first, "runs/kept.csv": b""}
+    assert {path.name for path in (project.folder / "m.tracemap").iterdir() if path.is_dir()} == set(FOLDERS)
     assert project.compiles("--no-cache")
 
 

@@ -95,6 +95,8 @@ PYTHON_FOLDER = "python"
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
 RUNS_FOLDER = "runs"
+FOLDERS: Final = (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER)
+"""The folders of every bundle, empty or not."""
 
 _D = TypeVar("_D", bound=Document)
 
@@ -626,7 +628,7 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def _write_texts(folder: Path, graph: TraceGraph, files: BundleFiles) -> None:
-    for below in (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER):
+    for below in FOLDERS:
         (folder / below).mkdir()
     for source in graph.sources:
         if text := files.sources.get(source.path):

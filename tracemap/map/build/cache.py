@@ -20,7 +20,7 @@ from tracemap._version import __version__
 from tracemap.core.errors import BundleInvalid, TracemapError
 from tracemap.core.process.temporary_files import rename_into_place, temporary_sibling
 from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES, Compiler
-from tracemap.map.bundle import RUNS_FOLDER, Bundle, load, publish
+from tracemap.map.bundle import FOLDERS, RUNS_FOLDER, Bundle, load, publish
 from tracemap.map.bundle_documents import CallToKeep
 
 FOLDER_VARIABLE: Final = "TRACEMAP_CACHE_DIR"
@@ -98,7 +98,8 @@ class CacheEntry:
                 shutil.copyfile(bundle / path, place)
             if _digests(folder) != content.files:
                 raise BundleInvalid(f"{bundle}: files are missing or have changed")
-            (folder / RUNS_FOLDER).mkdir()
+            for below in FOLDERS:
+                (folder / below).mkdir(exist_ok=True)
 
         try:
             content = msgspec.json.decode((self.folder / _CONTENT).read_bytes(), type=_Content)
