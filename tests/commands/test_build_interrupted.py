@@ -59,6 +59,17 @@ def test_ctrl_c_ends_the_compiler_and_leaves_nothing(
     assert list(target.iterdir()) == []
 
 
+@pytest.mark.long
+def test_where_the_library_crashes_the_program_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with subprocess.Popen(interruptible("build", MODEL, "-o", tmp_path / "m.tracemap")) as process:
+        waited_for(lambda: any(tmp_path.rglob("phases/*.input.mlir")))
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+        os.kill(int(child), signal.SIGSEGV)
+        assert process.wait(DEADLINE_S) == 0
+    assert load(tmp_path / "m.tracemap").graph.sites
+
+
 @pytest.mark.parametrize("flag", ["--iree-codegen-tuning-spec-path=spec.mlir", "--iree-opt-level=O1"])
 def test_tuning_specs_are_read_by_one_thread(flag: str) -> None:
     """Several that read the same spec may wait for one another for ever (IREE 3.13)."""

@@ -530,7 +530,11 @@ class Compilation:
         try:
             if self._work is not None:
                 self._finish_fork(self._work)
-            elif self._first_run.wait() == 0:
+                if not _is_crash(self._first_run.status):
+                    return
+                self._work = None
+                self._first_run = self._start_first_run()
+            if self._first_run.wait() == 0:
                 self._second_run = self._generate()
                 if self._second_run.wait() != 0 and not self.no_kernels:
                     self.no_kernels = OWN_KERNELS_REJECTED
@@ -723,6 +727,11 @@ class Compilation:
             if missing_library := missing_library_message(run.said):
                 raise ModelInvalid(missing_library)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
+
+
+def _is_crash(status: int) -> bool:
+    """Whether the compiler's library crashed. iree-compile may not, since it checks the program after every pass."""
+    return status < 0 and not is_ended_from_outside(status)
 
 
 def compile_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
