@@ -17,8 +17,9 @@ from tracemap.ir.executables import Dispatch
 from tracemap.ir.parsing import Module, nested, string_attribute
 from tracemap.kernels.runner_jobs import EXECUTE
 from tracemap.machine.integers import signed
-from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
+from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES
 from tracemap.map.build.compiler.failure_messages import failure_message
+from tracemap.map.build.compiler.library import CONFIGURED
 from tracemap.map.build.compiler.recompiled_kernels import REPEAT
 
 _EXCLUDED_FLAGS = (

@@ -18,8 +18,8 @@ from tracemap.ir.parsing import MlirParser
 from tracemap.kernels.model import OpChange, Ratio
 from tracemap.machine.code_figures import same_code
 from tracemap.machine.images import read_images
-from tracemap.map.build.compiler.compilation import CONFIGURED
 from tracemap.map.build.compiler.failure_messages import compiler_error, missing_library_message
+from tracemap.map.build.compiler.library import CONFIGURED
 from tracemap.map.build.tagging import Tags, unused_prefix, write_tagged
 from tracemap.map.model import Op, TraceGraph
 from tracemap.map.query import kernels_named

@@ -35,8 +35,8 @@ from tracemap.kernels.runner_jobs import (
     write_atomically,
     written_path,
 )
-from tracemap.map.build.compiler.compilation import CONFIGURED
 from tracemap.map.build.compiler.failure_messages import failure_message
+from tracemap.map.build.compiler.library import CONFIGURED
 from tracemap.runs.statistics import quartiles
 
 if TYPE_CHECKING:

@@ -56,8 +56,9 @@ from tracemap.kernels.runner_jobs import (
     write_atomically,
     written_path,
 )
-from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
+from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES
 from tracemap.map.build.compiler.failure_messages import compiler_error
+from tracemap.map.build.compiler.library import CONFIGURED
 from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 if TYPE_CHECKING:

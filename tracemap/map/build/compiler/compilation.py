@@ -22,7 +22,7 @@ from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, sum_of
 from tracemap.ir.allocations import BEFORE_LAYOUT, dumped_functions, layout_flags, read_dump_files, without_dumps
 from tracemap.ir.executables import KernelText, set_line_locations
-from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, parsing_limit_s
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, parsing_limit_s
 from tracemap.ir.source_model import TEXT_FILE
 from tracemap.ir.text_checks import nesting_fault
 from tracemap.map.build.compiler.failure_messages import (
@@ -34,6 +34,8 @@ from tracemap.map.build.compiler.failure_messages import (
 )
 from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
 from tracemap.map.build.compiler.library import (
+    CONFIGURED,
+    CONSTANT,
     OWN_KERNELS_REJECTED,
     Kernels,
     LibraryFiles,
@@ -41,6 +43,7 @@ from tracemap.map.build.compiler.library import (
     compile_with_library,
     has_worker_threads,
     is_library_of,
+    write_module,
 )
 from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
 from tracemap.map.build.compiler.timing import (
@@ -175,15 +178,6 @@ class Run:
         self._kill()
 
 
-def write_module(module: Module, target: Path, *, as_text: bool) -> None:
-    """Write a module with the locations of all operations; as text if it has constants that bytecode would lose."""
-    with target.open("wb") as file:
-        if as_text:
-            module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
-        else:
-            module.operation.write_bytecode(file)
-
-
 def _cpu_ns(pid: int) -> Integer:
     """The processor time of an ended process that is not yet reaped (proc(5), `stat`)."""
     try:
@@ -223,8 +217,6 @@ def check_flags(flags: Sequence[str]) -> None:
 _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 """The numbers of the phases in the names of their dumps; those between stream and hal are not read."""
 
-CONFIGURED = "executable-configurations"
-"""The phase after which kernels are final except for their machine code."""
 _EXECUTABLE_DUMPS = "--iree-hal-dump-"
 OUTPUT_FLAG_PREFIXES = (_EXECUTABLE_DUMPS, "--dump-", "--mlir-print-", "--print-")
 """Prefixes of flags that write files or output other than the module."""
@@ -334,10 +326,6 @@ _CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
 _BYTECODE = ("--emit-mlir-bytecode",)
 _GENERIC = "--mlir-print-op-generic"
-_CONSTANT = b"dense_resource<"
-"""Present in bytecode only if a constant is stored as text, whether its data was elided or is kept elsewhere."""
-
-
 _LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
 """In a model that seems to contain large constants; the compiler may create some in other models, too."""
 _PARSED_NAME = "parsed"
@@ -593,7 +581,7 @@ class Compilation:
         """
         # The compiler may have made large constants for a model that seemed to have none, which shows only now.
         bytecode = (self._folder / "configured.mlirbc").read_bytes()
-        if self._constants_run is None and _CONSTANT in bytecode:
+        if self._constants_run is None and CONSTANT in bytecode:
             self._constants_run = self._with_constants()
         if self._constants_run is None:
             return bytecode

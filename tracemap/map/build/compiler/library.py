@@ -25,6 +25,7 @@ from tracemap.ir.parsing import (
     BYTECODE_MAGIC,
     OPERATION_CAPSULE,
     MlirParser,
+    Module,
     Operation,
     capsule_address,
     compiler_library,
@@ -194,7 +195,8 @@ class Kernels:
 
 
 OWN_KERNELS_REJECTED: Final = "iree-compile failed to compile its own configured kernels"
-_CONFIGURED: Final = "executable-configurations"
+CONFIGURED: Final = "executable-configurations"
+"""The phase after which kernels are final except for their machine code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ def compile_with_library(model: TaggedModel, flags: Sequence[str], files: Librar
     files.parsed.touch()
     invocation.hand_back(module)
     invocation.check_after_passes(wanted=False)
-    invocation.run("start", _CONFIGURED)
+    invocation.run("start", CONFIGURED)
     # Dumped without having run. The next dump may have another name, since the compiler changes names like `a.b`.
     for dump in files.phases.glob("*.hal.mlir"):
         dump.unlink()
@@ -258,7 +260,7 @@ def compile_with_library(model: TaggedModel, flags: Sequence[str], files: Librar
     ctypes.CDLL(None).malloc_trim(c_size_t(0))  # what reading the texts needed, so that it does not add to the peak
     invocation.hand_back(module)
     try:
-        invocation.run(_CONFIGURED, "end")
+        invocation.run(CONFIGURED, "end")
         invocation.write(files.module)
     except ModelInvalid:
         return pickle.dumps(Kernels(unknown=OWN_KERNELS_REJECTED))
@@ -285,26 +287,33 @@ def check_module_name(name: str, model: str) -> None:
         )
 
 
-_CONSTANT: Final = b"dense_resource<"
-"""In bytecode only if a constant is stored as text, which flags for small dumps cut."""
+CONSTANT: Final = b"dense_resource<"
+"""Present in bytecode only if a constant is stored as text, whether its data was elided or is kept elsewhere."""
 _NO_LIMIT: Final = (1 << 62) - 1
 
 
-def _write_configured(module: Operation, target: Path) -> None:
-    """Write a module with the locations of all operations, under its name only when it is complete."""
-    unfinished = target.with_suffix(".part")
-    with unfinished.open("wb") as file:
-        module.write_bytecode(file)
-    if _CONSTANT in unfinished.read_bytes():
-        with unfinished.open("wb") as file:
-            module.print(
+def write_module(module: Module | Operation, target: Path, *, as_text: bool) -> None:
+    """Write a module with the locations of all operations; as text if it has constants that bytecode would lose."""
+    with target.open("wb") as file:
+        if as_text:
+            module.operation.print(
                 file=file,
                 binary=True,
                 enable_debug_info=True,
                 print_generic_op_form=True,
-                large_elements_limit=_NO_LIMIT,
+                large_elements_limit=_NO_LIMIT,  # whatever flags of the process elide
                 large_resource_limit=_NO_LIMIT,
             )
+        else:
+            module.operation.write_bytecode(file)
+
+
+def _write_configured(module: Operation, target: Path) -> None:
+    """Write the module under its name only when it is complete."""
+    unfinished = target.with_suffix(".part")
+    write_module(module, unfinished, as_text=False)
+    if CONSTANT in unfinished.read_bytes():
+        write_module(module, unfinished, as_text=True)
     unfinished.replace(target)
 
 

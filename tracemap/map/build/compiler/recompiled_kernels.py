@@ -13,8 +13,9 @@ from typing import Final
 from tracemap.core.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, ir, nested, walk
-from tracemap.map.build.compiler.compilation import CONFIGURED, LINKERS, OUTPUT_FLAG_PREFIXES, write_module
+from tracemap.map.build.compiler.compilation import LINKERS, OUTPUT_FLAG_PREFIXES
 from tracemap.map.build.compiler.failure_messages import compiler_error
+from tracemap.map.build.compiler.library import CONFIGURED, write_module
 
 # ---- repeated
 #
