@@ -18,7 +18,7 @@ settings.register_profile("thorough", deadline=None, suppress_health_check=[Heal
 settings.register_profile("busy", settings.get_profile("thorough"), derandomize=True)
 settings.load_profile("busy")
 
-# What one test builds must not spare another the compiler.
+# Every test compiles: none gets the bundle that another one has built.
 os.environ["TRACEMAP_CACHE_DIR"] = ""
 
 Built = Callable[[str], Path]
